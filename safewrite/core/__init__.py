@@ -1,0 +1,1 @@
+"""The pure machine: no clock, no I/O, no randomness, no logging; standard library only."""
