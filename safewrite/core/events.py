@@ -127,6 +127,9 @@ class Call:
     looked_at: tuple[str, ...] = ()
     """Other intents that this call has reconciled already."""
     beside_unknown: bool = False
+    """Send beside open intents with the same wish: the caller's explicit choice."""
+    quiet: bool = False
+    """Nobody is told by this call itself: it looks for another call, or for recovery."""
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -290,3 +293,5 @@ class Event:
     """The same instant by the clock that leases are compared with; `None`: `at` itself."""
     over: bool = False
     """The call ends with this fact whatever it says: it was cancelled or interrupted."""
+    promises: Promises | None = None
+    """The promises in force, where there is no call to tell them."""

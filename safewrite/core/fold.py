@@ -198,7 +198,7 @@ def _attempt(s: State, number: int) -> AttemptState:
 
 
 def _promises(e: Event) -> Promises:
-    return e.call.promises if e.call is not None else Promises()
+    return e.call.promises if e.call is not None else e.promises or Promises()
 
 
 def _conclusion(s: State, at: Moment, *, ended: bool) -> dict[str, Any]:

@@ -82,7 +82,8 @@ def refold(state: State, event: Event) -> tuple[State, Command]:
 def _told(state: State, answer: Answer, call: Call) -> State:
     """The call ends with this answer: its lease is free, and an applied outcome is now known to a caller."""
     state = _free(state, call)
-    return replace(state, answered=True) if answer.kind is AnswerKind.VALUE else state
+    told = answer.kind is AnswerKind.VALUE and not call.quiet
+    return replace(state, answered=True) if told else state
 
 
 def _free(state: State, call: Call) -> State:
@@ -96,7 +97,7 @@ def decide(state: State, event: Event) -> Command:
     if call is None:
         return Nothing("N1")
     command = _decide(state, call, now, event.lease_at or now)
-    if isinstance(command, Answer) and isinstance(event.fact, Asked):
+    if isinstance(command, Answer) and isinstance(event.fact, Asked) and not call.quiet:
         return _on_record(state, command)
     return command
 
