@@ -87,12 +87,14 @@ class SafeWriteError(Exception):
         super().__init__(message or self._message())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The constructor takes keywords, which the default would lose.
-        return _rebuild, (type(self), self.args, self.__dict__)
+        # The default would call the constructor without its keywords.  What is carried goes as the state, not as
+        # arguments, since the outcome that is among it may refer back to this error.
+        return _blank, (type(self), self.args), self.__dict__
 
     def __copy__(self) -> Self:
         """Return a copy that keeps its cause, so that one recorded error can be raised to several waiters."""
-        copy = _rebuild(type(self), self.args, self.__dict__)
+        copy = _blank(type(self), self.args)
+        copy.__dict__.update(self.__dict__)
         copy.__cause__, copy.__suppress_context__ = self.__cause__, self.__suppress_context__
         return copy
 
@@ -108,10 +110,8 @@ class SafeWriteError(Exception):
         return words.named(self.tool, start=True)
 
 
-def _rebuild(kind: type[_E], args: tuple[Any, ...], state: dict[str, Any]) -> _E:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+def _blank(kind: type[_E], args: tuple[Any, ...]) -> _E:
+    return kind.__new__(kind, *args)
 
 
 # You misused it: nothing was sent ----------------------------------------------------------------------------

@@ -114,6 +114,15 @@ def test_a_subclass_with_a_constructor_of_its_own_survives_as_well() -> None:
     assert (again.needed, str(again)) == (3, "needs 3")
 
 
+@pytest.mark.parametrize("remake", [copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
+def test_an_outcome_may_refer_back_to_its_error(remake) -> None:
+    """A circle of outcome and error is remade as a circle."""
+    error = errors.OutcomeUnknown(key="sw1_abc")
+    error.outcome = {"error": error}  # type: ignore[assignment]
+    again = remake(error)
+    assert again.outcome["error"] is again
+
+
 class Demanding(errors.SafeWriteError):
     def __init__(self, *, needed: int) -> None:
         self.needed = needed
