@@ -1,0 +1,63 @@
+"""What the body of a tool is given of the attempt that runs it."""
+
+from __future__ import annotations
+
+import threading
+
+from safewrite.shell.clock import clock
+
+LEAST_TIMEOUT = 0.001
+"""Seconds: transports take zero for "no limit" or refuse it, so a spent attempt still names a limit."""
+
+
+class Attempt:
+    """One dispatch of a write: what identifies it, and how long it may take.
+
+    `id` names this attempt alone, `number` counts from 1, `key` is the intent's idempotency key, the same for
+    every attempt.  Pass `headers` and `timeout` to the client that sends.
+    """
+
+    def __init__(self, *, id: str, number: int, key: str, end: float, deadline_at: float) -> None:
+        self.id = id
+        self.number = number
+        self.cancelled = threading.Event()
+        """Set when nobody waits for this attempt any more: a function in a thread may look at it and stop."""
+        self.deadline_at = deadline_at
+        self.key_read = False
+        self.deadline_read = False
+        self.progress_count = 0
+        self._key = key
+        self._end = end
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        self.key_read = True
+        return self._key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that carry key, attempt and deadline (milliseconds left; Unix milliseconds) to the dependency."""
+        self.key_read = self.deadline_read = True
+        return {
+            "Idempotency-Key": self._key,
+            "X-Attempt-Id": self.id,
+            "X-Request-Deadline-Ms": str(max(1, int(self.remaining() * 1000))),
+            "X-Request-Deadline-At": str(int(self.deadline_at * 1000)),
+        }
+
+    def remaining(self) -> float:
+        """Return the seconds this attempt has left, never negative."""
+        return max(0.0, self._end - clock().now().ticks)
+
+    @property
+    def timeout(self) -> float:
+        """What is left, as a limit that every client takes: never zero."""
+        return max(LEAST_TIMEOUT, self.remaining())
+
+    def progress(self) -> None:
+        """Say that the work moved."""
+        self.progress_count += 1
+
+    def __repr__(self) -> str:
+        return f"Attempt(id={self.id!r}, number={self.number}, remaining={self.remaining():.3f})"

@@ -1,0 +1,220 @@
+"""From one call of a tool to a job: binding, identity, limits; and from the job's answer to an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from safewrite.context import Run, current_run, current_turn
+from safewrite.core.commands import Answer, AnswerKind
+from safewrite.core.deadline import call_limit
+from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
+from safewrite.core.intent import Uncanonical, differing, fingerprint, intent_key, turn_text
+from safewrite.core.machine import decide
+from safewrite.core.state import State
+from safewrite.deadline import Deadline
+from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext
+from safewrite.outcome import Outcome
+from safewrite.shell import aio, sync
+from safewrite.shell.clock import clock
+from safewrite.shell.job import Job, Limits
+from safewrite.told import outcome_of
+from safewrite.tool import Tool
+
+if TYPE_CHECKING:
+    from safewrite.guard import SafeWrite
+    from safewrite.ledger.model import Identity, Ticket
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What `.options(...)` sets for one call."""
+
+    occurrence: str | int | None = None
+    run: str | None = None
+    turn: str | int | None = None
+    deadline: Deadline | None = None
+    beside_unknown: bool = False
+
+
+class Guard:
+    """One tool under one `SafeWrite`: makes a job of each call and an outcome of each job."""
+
+    def __init__(self, sw: SafeWrite, tool: Tool) -> None:
+        self.sw, self.tool = sw, tool
+
+    # Calls -----------------------------------------------------------------------------------------------
+
+    def call(self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Outcome[Any]:
+        """Carry out one call of a plain tool."""
+        job = self.job(options, args, kwargs)
+        try:
+            answer = sync.drive(job)
+            if answer.kind is AnswerKind.OTHER and answer.other is not None:
+                job = self.sw.other(job, answer.other, quiet=False)
+                return replace(outcome_of(job, sync.drive(job)), blocked_by_key=job.ticket.identity.key)
+        except LedgerUnavailable as error:
+            return self._without_ledger(job, error)
+        return outcome_of(job, answer)
+
+    async def acall(
+        self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Outcome[Any]:
+        """Carry out one call of a coroutine tool."""
+        threads = self.sw.threads
+        job = self.job(options, args, kwargs)
+        try:
+            answer = await aio.drive(job, threads)
+            if answer.kind is AnswerKind.OTHER and (other := answer.other) is not None:
+                first = job
+                job = await aio.shielded(threads, lambda: self.sw.other(first, other, quiet=False))
+                told = await aio.drive(job, threads)
+                found = await aio.shielded(threads, lambda: outcome_of(job, told))
+                return replace(found, blocked_by_key=job.ticket.identity.key)
+        except LedgerUnavailable as failed:
+            error = failed
+            return await aio.shielded(threads, lambda: self._without_ledger(job, error))
+        if answer.value_at is None or answer.value_at in job.texts:
+            return outcome_of(job, answer)
+        return await aio.shielded(threads, lambda: outcome_of(job, answer))
+
+    def peek(
+        self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Outcome[Any] | None:
+        """Return the outcome on record, or None; never sends, reads or records."""
+        job = self.job(options, args, kwargs)
+        job.intent = self.sw.ledger.find(job.ticket.identity.key)
+        if job.intent is None or not job.intent.state.attempts:
+            return None
+        return outcome_of(job, job.look())
+
+    def _without_ledger(self, job: Job, error: LedgerUnavailable) -> Outcome[Any]:
+        """The ledger failed before anything was sent: what it still shows decides what may be told."""
+        try:
+            job.intent = self.sw.ledger.find(job.ticket.identity.key)
+        except LedgerUnavailable:
+            answer = Answer("X2", AnswerKind.UNKNOWN, OutcomeState.UNKNOWN, "ledger_unavailable", may_still_land=True)
+        else:
+            now = clock().now()
+            state = job.intent.state if job.intent is not None else State()
+            call = replace(job.facts(now), refusal="ledger_unavailable", quiet=True)
+            found = decide(state, Event(now, Asked(), call))
+            assert isinstance(found, Answer)
+            answer = found
+        job.failure = error
+        return outcome_of(job, answer)
+
+    # Making a job ----------------------------------------------------------------------------------------
+
+    def identity(
+        self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Identity, dict[str, Any], Run | None]:
+        """Return what identifies the intent of a call, and its arguments.
+
+        Raises `NoRunContext`, `MissingTarget`, `ConfigurationError`, and what Python and pydantic raise for
+        arguments that do not fit.
+        """
+        from safewrite.ledger.model import Identity
+
+        tool = self.tool
+        arguments = tool.bind(args, kwargs)
+        opened = current_run()
+        run = options.run if options.run is not None else (opened.id if opened is not None else None)
+        turn = turn_text(options.turn) if options.turn is not None else current_turn()
+        if run is None or turn is None:
+            raise NoRunContext(tool=tool.name)
+        target = tool.target_text(arguments)
+        occurrence = options.occurrence
+        key = intent_key(
+            namespace=self.sw.namespace, run=run, turn=turn, tool=tool.name, target=target, occurrence=occurrence
+        )  # fmt: skip
+        told = "" if occurrence is None else str(occurrence)
+        return Identity(self.sw.namespace, run, turn, tool.name, target, told, key), arguments, opened
+
+    def job(
+        self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Job:
+        """Return the job of one call; no I/O."""
+        from safewrite.ledger.model import Meta
+
+        identity, arguments, run = self.identity(options, args, kwargs)
+        tool, sw = self.tool, self.sw
+        deadline = options.deadline or (run.deadline if run is not None else None)
+        cap = run.call_cap if run is not None else None
+        if options.deadline is not None:
+            cap = options.deadline.call_cap if options.deadline.call_cap is not None else cap
+        remaining = deadline.remaining() if deadline is not None else None
+        explicit = tool.timeout is not None or remaining is not None or cap is not None
+        floor = deadline.minimum if deadline is not None else 0.0
+        refusal = "budget_exhausted" if remaining is not None and (remaining < floor or remaining <= 0.0) else ""
+        limit = call_limit(cap, remaining, sw.settings.operation_timeout)
+        limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
+        job = Job(
+            sw,
+            tool,
+            self.ticket(identity, arguments),
+            arguments,
+            limits,
+            sw.pool,
+            Meta(
+                worker=sw.worker,
+                agent=run.agent if run is not None else "",
+                dependency=tool.dependency.name,
+                granted_ms=None if limit == inf else int(limit * 1000),
+            ),
+            tool.options.max_attempts,
+            waits=tool.options.on_conflict == "wait",
+            max_stall=sw.max_stall,
+            beside_unknown=options.beside_unknown,
+            refusal=refusal,
+            open_other=sw.other,
+        )
+        return job
+
+    def limits(self, limit: float, *, floor: float, explicit: bool) -> Limits:
+        """Return what a call may spend."""
+        s, tool = self.sw.settings, self.tool
+        wanted = tool.options.in_thread
+        threaded = not tool.is_async and (explicit if wanted is None else wanted)
+        return Limits(
+            limit, tool.timeout, floor, s.reserve_share, s.reserve_floor, s.grace, s.lease_margin, threaded
+        )  # fmt: skip
+
+    def ticket(self, identity: Identity, arguments: Mapping[str, Any]) -> Ticket:
+        """Return what the ledger needs of a call: identity, fingerprint, and the text of its arguments.
+
+        Raises `ConfigurationError`, naming the parameter, for an argument that cannot be recorded.
+        """
+        from safewrite.ledger.codec import Unstorable, encode_arguments, holds_secret
+        from safewrite.ledger.model import Ticket
+
+        tool = self.tool
+        content = tool.content(arguments)
+        secret = tool.secret() | {n for n, v in content.items() if type(v) not in _PLAIN and holds_secret(v)}
+        kept = tool.left_out()
+
+        def digests(salt: bytes) -> dict[str, str]:
+            return fingerprint(content, leave_out=kept, redacted=secret, salt=salt)
+
+        def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+            # What is redacted may change from call to call (a token is renewed): that costs the key, not the call.
+            return tuple(n for n in differing(recorded, now) if n not in secret)
+
+        def same_payload(recorded: Mapping[str, str], now: Mapping[str, str]) -> bool:
+            return all(recorded.get(n) == now.get(n) for n in secret)
+
+        try:
+            text = encode_arguments(content, tool.argument_codecs, secret)
+            digests(b"check")
+        except (Unstorable, Uncanonical) as bad:
+            raise ConfigurationError(f"`{tool.name}` was called with something that cannot be recorded: {bad}",
+                                     tool=tool.name, key=identity.key) from None  # fmt: skip
+        return Ticket(identity, digests, text, _unclaimed, compare, same_payload if secret else None)
+
+
+def _unclaimed(number: int, call: Call, at: Moment) -> Claimed:
+    raise AssertionError("a job claims for itself")

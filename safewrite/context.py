@@ -1,0 +1,123 @@
+"""Run, turn, deadline and attempt, carried as context variables from the host to the tool.
+
+A run is one execution of an agent, a turn one step of it.  Both come from the host and must be the same when the
+host resumes or replays: they are part of every idempotency key.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from safewrite.core.intent import turn_text
+from safewrite.deadline import Deadline
+from safewrite.durations import Duration
+from safewrite.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from safewrite.attempt import Attempt
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that is open: its id, its deadline, and who acts in it (for the audit)."""
+
+    id: str
+    deadline: Deadline | None = None
+    call_cap: float | None = None
+    agent: str = ""
+
+
+_run: ContextVar[Run | None] = ContextVar("safewrite_run", default=None)
+_turn: ContextVar[str | None] = ContextVar("safewrite_turn", default=None)
+_attempt: ContextVar[Attempt | None] = ContextVar("safewrite_attempt", default=None)
+
+
+class _Scope(Generic[T]):
+    """Sets context variables on entry and puts them back on exit, also when the exit is in another context."""
+
+    def __init__(self, values: dict[ContextVar[Any], Any], told: T) -> None:
+        self._values, self._told = values, told
+        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = []
+
+    def __enter__(self) -> T:
+        if self._tokens:
+            raise ConfigurationError("this scope is open already; call `safewrite.run` or `safewrite.turn` anew")
+        self._tokens = [(variable, variable.set(value)) for variable, value in self._values.items()]
+        return self._told
+
+    def __exit__(self, *exc: object) -> None:
+        for variable, token in reversed(self._tokens):
+            try:
+                variable.reset(token)
+            except ValueError:  # the exit runs in another context than the entry
+                variable.set(None if token.old_value is Token.MISSING else token.old_value)
+        self._tokens = []
+
+    async def __aenter__(self) -> T:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.__exit__()
+
+
+def run(
+    id: str,
+    *,
+    deadline: Duration | Deadline | None = None,
+    call_cap: Duration | None = None,
+    minimum: Duration = 1.0,
+    agent: str = "",
+) -> _Scope[Run]:
+    """Open a run: `with safewrite.run("run-42", deadline=18.0, call_cap=9.0): ...`.
+
+    `id` is the host's name of this execution, the same when it resumes.  `deadline` bounds all calls in it together,
+    `call_cap` each of them; `minimum` is the least with which a call starts.  A run inside a run has its own identity
+    and the smaller deadline; its turn must be opened anew.  Raises `ConfigurationError`.
+    """
+    if not isinstance(id, str) or not id.strip():
+        raise ConfigurationError(f"`run` got {id!r}. Write the host's name of this execution, such as 'run-42'.")
+    outer = _run.get()
+    above = outer.deadline if outer is not None else None
+    cap = Deadline(call_cap).total if call_cap is not None else None
+    if isinstance(deadline, Deadline):
+        limit: Deadline | None = deadline
+        if above is not None and above is not deadline:
+            limit = Deadline(max(deadline.remaining(), 1e-9), deadline.call_cap, deadline.minimum, parent=above)
+    elif deadline is not None:
+        limit = Deadline(deadline, call_cap, minimum, parent=above)
+    else:
+        limit = above
+    if cap is None:
+        cap = limit.call_cap if limit is not None else None
+    if cap is None and outer is not None:
+        cap = outer.call_cap
+    opened = Run(id, limit, cap, agent or (outer.agent if outer is not None else ""))
+    return _Scope({_run: opened, _turn: None}, opened)
+
+
+def turn(id: str | int) -> _Scope[str]:
+    """Open a turn of the run that is open: `with safewrite.turn(3): ...`; 3 and "3" are the same turn."""
+    try:
+        text = turn_text(id)
+    except ValueError as bad:
+        raise ConfigurationError(str(bad)) from None
+    return _Scope({_turn: text}, text)
+
+
+def current_run() -> Run | None:
+    """Return the open run."""
+    return _run.get()
+
+
+def current_turn() -> str | None:
+    """Return the open turn, as text."""
+    return _turn.get()
+
+
+def current_attempt() -> Attempt | None:
+    """Return the attempt whose body this code runs in: for tools that take no `attempt` parameter."""
+    return _attempt.get()

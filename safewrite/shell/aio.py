@@ -1,0 +1,219 @@
+"""The shell for coroutine functions: the same loop as `sync`, awaiting.
+
+The ledger is synchronous and runs in threads of its own; what must be recorded is recorded even while this task is
+being cancelled.  A body is a task of its own, so that it can be left to clean up, and given up if it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from safewrite.attempt import Attempt
+from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
+from safewrite.shell.clock import clock
+from safewrite.shell.job import Job
+from safewrite.shell.sync import POLL_FIRST, POLL_MOST, Token, _grace, read_result
+
+T = TypeVar("T")
+
+
+async def drive(job: Job, threads: Executor) -> Answer:
+    """Carry one call through to its answer."""
+    try:
+        command = await shielded(threads, job.ask)
+        while not isinstance(command, Answer):
+            command = await _carry_out(job, threads, command)
+        return command
+    finally:
+        job.close()
+
+
+async def shielded(threads: Executor, work: Callable[[], T]) -> T:
+    """Run `work` in a thread and wait for it through every cancellation, which is raised afterwards.
+
+    A loop rather than one shield: some frameworks cancel again on every await until the task ends.
+    """
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as again:
+            if future.cancelled():
+                raise
+            cancelled = again
+        except BaseException:
+            break
+    if cancelled is not None:
+        future.exception()  # a failure is not left unseen, and the cancellation goes first
+        raise cancelled
+    return future.result()
+
+
+async def _carry_out(job: Job, threads: Executor, command: Command) -> Command:
+    match command:
+        case Run(number=number):
+            return await run(job, threads, number)
+        case Read():
+            return await read(job, threads)
+        case ReadOther(intent=other):
+            assert job.open_other is not None
+            opened = job.open_other
+            await drive(await shielded(threads, lambda: opened(job, other)), threads)
+            job.looked_at = (*job.looked_at, other)
+        case Wait(seconds=seconds):
+            await clock().pause(seconds)
+        case Watch():
+            await watch(job, threads)
+    return await shielded(threads, job.ask)
+
+
+async def run(job: Job, threads: Executor, number: int) -> Command:
+    """Run the body of a claimed attempt as a task of its own."""
+    attempt, job.attempt = job.attempt, None
+    assert attempt is not None
+    reason = job.withhold(number)
+    if reason:
+        return await shielded(threads, lambda: job.withheld(number, reason))
+    job.attempt = attempt
+    call, inside = job.body()
+    job.attempt = None
+    token = Token()
+
+    async def body() -> Any:
+        token.take()
+        return await call()
+
+    task = asyncio.get_running_loop().create_task(body(), context=inside)
+    try:
+        in_time = await clock().wait_for(task, attempt.remaining())
+        if not in_time:
+            await _stop(job, attempt, task)
+    except asyncio.CancelledError:
+        await _cancelled(job, threads, attempt, task, token)
+        raise
+    if not task.done():
+        task.add_done_callback(_late(job, threads, attempt))
+        return await shielded(threads, lambda: job.gave_up(attempt, "timeout"))
+    value, error = _ending(task)
+    cut = "timeout" if not in_time else "cancelled_inside"
+    return await shielded(threads, lambda: job.ended(attempt, value, error, cut=cut))
+
+
+async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> None:
+    """Cancel a body and give it a bounded time to clean up."""
+    attempt.cancelled.set()
+    task.cancel()
+    await clock().wait_for(task, _grace(job))
+
+
+async def _cancelled(
+    job: Job, threads: Executor, attempt: Attempt, task: asyncio.Task[Any], token: Token
+) -> None:
+    """The caller is being cancelled: stop the body, record what became of it, whatever comes meanwhile."""
+    attempt.cancelled.set()
+    task.cancel()
+    await _through(clock().wait_for(task, _grace(job)))
+    if token.take():
+        record: Callable[[], Command] = lambda: job.withheld(attempt.number, "cancelled_before_start", over=True)
+    elif task.done():
+        value, error = _ending(task)
+        record = lambda: job.ended(attempt, value, error, cut="cancelled", over=True)
+    else:
+        task.add_done_callback(_late(job, threads, attempt))
+        record = lambda: job.gave_up(attempt, "cancelled", over=True)
+    with suppress(asyncio.CancelledError):  # the caller raises the first one
+        await shielded(threads, record)
+
+
+async def _through(waiting: Awaitable[object]) -> None:
+    """Await something bounded through every further cancellation."""
+    inner = asyncio.ensure_future(waiting)
+    while not inner.done():
+        try:
+            await asyncio.shield(inner)
+        except asyncio.CancelledError:
+            continue
+
+
+def _ending(task: asyncio.Task[Any]) -> tuple[object, BaseException | None]:
+    if task.cancelled():
+        return None, asyncio.CancelledError()
+    error = task.exception()
+    return (None, error) if error is not None else (task.result(), None)
+
+
+def _late(job: Job, threads: Executor, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
+    def record(task: asyncio.Task[Any]) -> None:
+        value, error = _ending(task)
+        threads.submit(job.late, attempt, value, error)
+
+    return record
+
+
+async def read(job: Job, threads: Executor) -> Command:
+    """Ask the reconcile function for no longer than it may take: a coroutine here, a plain one in a thread."""
+    start = job.read_start()
+    call = job.read_body(start)
+    if inspect.iscoroutinefunction(job.tool.reconcile):
+        return await _read_here(job, threads, start, call)
+    if not job.pool.reserve():
+        return await shielded(threads, lambda: job.read_ended(start, None, None, failed="pool_exhausted"))
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    work = job.pool.start(call, then=lambda: _wake(loop, future))
+    try:
+        in_time = await clock().wait_for(future, start.limit)
+    except asyncio.CancelledError:
+        await _record_cut_read(job, threads, start)
+        raise
+    return await shielded(threads, lambda: read_result(job, start, work if in_time else None))
+
+
+def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    """Tell a loop, from another thread, that something ended; nobody listens if the loop is gone."""
+
+    def finish() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(finish)
+
+
+async def _read_here(job: Job, threads: Executor, start: Any, call: Callable[[], Any]) -> Command:
+    async def ask() -> Any:
+        return await call()
+
+    task = asyncio.ensure_future(ask())
+    try:
+        in_time = await clock().wait_for(task, start.limit)
+        if not in_time:
+            task.cancel()
+            await clock().wait_for(task, _grace(job))
+    except asyncio.CancelledError:
+        task.cancel()
+        await _record_cut_read(job, threads, start)
+        raise
+    if not in_time:
+        return await shielded(threads, lambda: job.read_ended(start, None, None, failed="read_timeout"))
+    value, error = _ending(task)
+    return await shielded(threads, lambda: job.read_ended(start, value, error))
+
+
+async def _record_cut_read(job: Job, threads: Executor, start: Any) -> None:
+    with suppress(asyncio.CancelledError):  # the caller raises the first one
+        await shielded(threads, lambda: job.read_ended(start, None, None, failed="cancelled", over=True))
+
+
+async def watch(job: Job, threads: Executor) -> None:
+    """Wait until the record of an attempt in flight elsewhere changes, its lease ends, or this call's time does."""
+    interval = POLL_FIRST
+    while await shielded(threads, job.in_flight):
+        await clock().pause(min(interval, max(job.left(), 0.001)))
+        interval = min(interval * 2, POLL_MOST)

@@ -1,0 +1,457 @@
+"""One call of a tool between machine and ledger: what both shells share, and nothing that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol
+
+from safewrite import context
+from safewrite.attempt import Attempt
+from safewrite.core import machine
+from safewrite.core.commands import Answer, Command, Nothing
+from safewrite.core.deadline import attempt_limit, reserve_of
+from safewrite.core.events import (
+    Asked,
+    Call,
+    Claimed,
+    Ended,
+    Event,
+    Fact,
+    Finding,
+    GaveUp,
+    Gone,
+    Moment,
+    OutcomeState,
+    ReadEnded,
+    Verdict,
+    Withheld,
+)
+from safewrite.core.evidence import describe
+from safewrite.core.fold import fold
+from safewrite.errors import LedgerUnavailable
+from safewrite.ledger.codec import decode_arguments
+from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
+from safewrite.redaction import redact_text
+from safewrite.shell import process
+from safewrite.shell.clock import clock
+from safewrite.shell.reply import Reply, read_error, read_value, seen
+from safewrite.shell.threads import Pool
+
+if TYPE_CHECKING:
+    from safewrite.ledger.sql import Ledger
+    from safewrite.tool import Tool
+
+
+_log = logging.getLogger("safewrite")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one call may spend, in seconds."""
+
+    call: float
+    timeout: float | None
+    floor: float
+    share: float
+    reserve_floor: float
+    grace: float
+    lease_margin: float
+    threaded: bool
+    """The body of a plain function runs in a thread that can be abandoned."""
+
+
+class Host(Protocol):
+    """Who owns the ledger."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, opened at first use."""
+
+
+@dataclass(slots=True)
+class ReadStart:
+    """Where a reconciling read began."""
+
+    at: Moment
+    revision: int
+    epoch: int
+    limit: float
+
+
+@dataclass(slots=True)
+class Job:
+    """One call: asks and tells the ledger, and keeps what only this call knows."""
+
+    host: Host
+    tool: Tool
+    ticket: Ticket
+    arguments: Mapping[str, Any]
+    """The arguments at hand, with the receiver."""
+    limits: Limits
+    pool: Pool
+    meta: Meta
+    sends: int
+    waits: bool = True
+    quiet: bool = False
+    max_stall: float | None = None
+    beside_unknown: bool = False
+    same_payload: bool = True
+    refusal: str = ""
+    missing: tuple[str, ...] = ()
+    """Arguments that were redacted, of an intent that is looked at from the record."""
+    open_other: Callable[[Job, str], Job] | None = None
+    """Makes the job that looks at another intent with the same wish."""
+    id: str = field(default_factory=lambda: os.urandom(8).hex())
+    intent: Intent | None = None
+    looked_at: tuple[str, ...] = ()
+    attempt: Attempt | None = None
+    place: bool = False
+    """A place in the pool is reserved for the next body."""
+    recorded: bool = True
+    failure: BaseException | None = None
+    """What kept this call from the ledger."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """Values that this call stored, by revision."""
+    originals: dict[int, Reply] = field(default_factory=dict)
+    """How the bodies of this call ended, by attempt."""
+    began: Moment = field(default_factory=lambda: clock().now())
+    _backoffs: dict[tuple[int, int], float] = field(default_factory=dict)
+    _recorded: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.ticket = replace(self.ticket, claim=self.claim)
+        self.meta = replace(self.meta, trace=self.meta.trace or self.id)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger."""
+        return self.host.ledger
+
+    # What is left, told to the machine -------------------------------------------------------------------
+
+    def left(self, now: Moment | None = None) -> float:
+        """Return the seconds this call still has."""
+        return max(0.0, self.limits.call - ((now or clock().now()).ticks - self.began.ticks))
+
+    def facts(self, now: Moment) -> Call:
+        """Return what the machine must know of this call now."""
+        left = self.left(now)
+        return Call(
+            self.id,
+            left,
+            self.sends,
+            self.tool.reconcile is not None,
+            promises=self.tool.promises(self.max_stall),
+            floor=self.limits.floor,
+            lease=min(left, 1e9) + self.limits.grace + self.limits.lease_margin,
+            backoff=self._backoff(),
+            waits=self.waits,
+            precondition=self._precondition(),
+            same_payload=self.same_payload,
+            refusal=self._refused(),
+            looked_at=self.looked_at,
+            beside_unknown=self.beside_unknown,
+            quiet=self.quiet,
+        )
+
+    def _backoff(self) -> float:
+        """Return the next wait: drawn once for each attempt and read, so that asking twice gives one answer."""
+        state = self.intent.state if self.intent is not None else None
+        read = state.last_read if state is not None else None
+        reads = read.count if read is not None and read.call == self.id else 0
+        made = state.sends_of(self.id) if state is not None else 0
+        if not made and not reads:
+            return 0.0
+        if (made, reads) not in self._backoffs:
+            self._backoffs[made, reads] = self.tool.wait_before(made + reads)
+        return self._backoffs[made, reads]
+
+    def _precondition(self) -> bool:
+        name = self.tool.options.precondition
+        return name is not None and self.arguments.get(name) is not None
+
+    def _refused(self) -> str:
+        """Return why this call may not send; a body that needs a thread needs a place for it first."""
+        if not self.refusal and self.limits.threaded and self.sends and not self.place:
+            self.place = self.pool.reserve()
+            if not self.place:
+                return "pool_exhausted"
+        return self.refusal
+
+    # Asking and recording --------------------------------------------------------------------------------
+
+    def ask(self) -> Command:
+        """Ask the machine what to do now; claims an attempt where it says so."""
+        at = clock().now()
+        self.intent, command = self.ledger.ask(self.ticket, self.facts(at), at, self.meta)
+        for other in self._owners():
+            if process.known_gone(other):
+                command = self.record(Gone(other))
+        return command
+
+    def in_flight(self) -> bool:
+        """Return whether an attempt elsewhere still holds the lease, nothing new is on record, and time is left."""
+        assert self.intent is not None
+        newer = self.ledger.changed(self.intent)
+        lease, now = self.intent.state.lease, clock().now()
+        if newer is not None or lease is None or self.left(now) <= 0.0:
+            return False
+        gone = process.known_gone(lease.owner)
+        return not gone and lease.left(now, self.tool.dependency.clock_skew) > 0.0
+
+    def _owners(self) -> set[str]:
+        assert self.intent is not None
+        me = process.owner()
+        attempts = self.intent.state.attempts
+        return {a.owner for a in attempts if a.open and a.ended_at is None and a.owner != me}
+
+    def claim(self, number: int, call: Call, at: Moment) -> Claimed:
+        """Return the fact that claims attempt `number`, and make the attempt that its body will be given."""
+        o = self.limits
+        reserve = reserve_of(call.left, reads=call.reads, share=o.share, floor=o.reserve_floor)
+        limit = attempt_limit(call.left, o.timeout, reserve)
+        self.attempt = Attempt(
+            id=os.urandom(8).hex(),
+            number=number,
+            key=self.ticket.identity.key,
+            end=at.ticks + limit,
+            deadline_at=at.unix + limit,
+        )
+        return Claimed(number, self.attempt.id, process.owner(), self.attempt.deadline_at)
+
+    def record(
+        self,
+        fact: Fact,
+        contents: Mapping[str, str] | None = None,
+        *,
+        evidence: Mapping[str, object] | None = None,
+        over: bool = False,
+        candidates: Candidates | None = None,
+        heard: bool = True,
+    ) -> Command:
+        """Record a fact and return what follows.  `heard`: this call waits for it (else it is only evidence)."""
+        assert self.intent is not None
+        at = clock().now()
+        call = self.facts(at)
+        event = Event(at, fact, call if heard else None, over=over, promises=call.promises)
+        meta = self.meta if evidence is None else replace(self.meta, evidence=evidence)
+        try:
+            intent, command = self.ledger.record(self.intent, event, meta, contents or {}, candidates)
+        except LedgerUnavailable as error:
+            if heard and not over:
+                return self._unrecorded(event)
+            # Nobody is left to tell: the claim stands as unknown, and a later look will find out.
+            _log.error("safewrite could not record %s of %s: %s", fact, self.ticket.identity.key, error)
+            return Nothing("X1")
+        if heard:
+            self.intent = intent
+        return command
+
+    def _unrecorded(self, event: Event) -> Answer:
+        assert self.intent is not None and event.call is not None
+        self.recorded = False
+        state = fold(self.intent.state, event)
+        command = machine.decide(state, event)
+        return machine.unrecorded(state, command, event.call, event.at)
+
+    # Bodies ----------------------------------------------------------------------------------------------
+
+    def withhold(self, number: int) -> str:
+        """Return why the claimed attempt may not start after all: asked just before its body."""
+        assert self.intent is not None
+        now = clock().now()
+        return machine.withhold(self.intent.state, number, self.facts(now), now)
+
+    def body(self) -> tuple[Callable[[], Any], contextvars.Context]:
+        """Return the body of the current attempt, and the context that it runs in."""
+        assert self.attempt is not None
+        attempt, tool = self.attempt, self.tool
+        arguments = self._first_arguments()
+        if tool.attempt_parameter is not None:
+            arguments[tool.attempt_parameter] = attempt
+        inside = contextvars.copy_context()
+        inside.run(context._attempt.set, attempt)
+        return _by_kind(tool.fn, arguments), inside
+
+    def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:
+        """Record that the body of an attempt never ran."""
+        return self.record(Withheld(number, reason), over=over)
+
+    def ended(
+        self,
+        attempt: Attempt,
+        value: object,
+        error: BaseException | None,
+        *,
+        cut: str = "",
+        over: bool = False,
+        heard: bool = True,
+    ) -> Command:
+        """Record how the body of an attempt ended.  `cut`: why we ended it, where its exception is our doing."""
+        now = clock().now()
+        if error is None:
+            reply = read_value(value, self.tool.reading)
+        elif cut and isinstance(error, asyncio.CancelledError):
+            reply = Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
+        else:
+            reply = read_error(error, self.tool.reading, now.unix)
+        contents: dict[str, str] = {}
+        if reply.finding.outcome is OutcomeState.APPLIED:
+            encoded = self.tool.codec.encode(reply.value)
+            if encoded.text is not None:
+                contents["value"] = encoded.text
+        if error is not None:
+            contents["evidence"] = redact_text(describe(error))
+        fact = Ended(
+            attempt.number,
+            reply.finding,
+            key_carried=attempt.key_read,
+            deadline_carried=attempt.deadline_read,
+            goal=reply.goal,
+            kept="value" in contents,
+            object_id=reply.object_id,
+        )
+        self.originals[attempt.number] = reply
+        about = {"reason": reply.finding.reason, "status": reply.finding.status, "type": _type_of(error)}
+        command = self.record(fact, contents, evidence=about, over=over, heard=heard)
+        if heard and self.recorded and "value" in contents and self.intent is not None:
+            self.texts[self.intent.state.revision] = contents["value"]
+        return command
+
+    def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Command:
+        """Record that nobody waits any more for a body that goes on."""
+        fact = GaveUp(attempt.number, reason, attempt.key_read, attempt.deadline_read)
+        return self.record(fact, over=over)
+
+    def late(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+        """Record the end of a body that was given up: evidence, never this call's result."""
+        self.ended(attempt, value, error, heard=False)
+
+    # Reads -----------------------------------------------------------------------------------------------
+
+    def read_start(self) -> ReadStart:
+        """Return where a read begins, and what it may take."""
+        assert self.intent is not None
+        now, state = clock().now(), self.intent.state
+        limit = min(self.left(now), self.limits.timeout if self.limits.timeout is not None else inf)
+        return ReadStart(now, state.revision, state.epoch, limit)
+
+    def read_body(self, start: ReadStart) -> Callable[[], Any]:
+        """Return the call of the reconcile function."""
+        tool, state = self.tool, self.intent.state if self.intent is not None else None
+        assert tool.reconcile is not None and state is not None
+        available = self._first_arguments()
+        newest = state.newest
+        if newest is not None:
+            available["attempt"] = Attempt(
+                id=newest.id,
+                number=newest.number,
+                key=self.ticket.identity.key,
+                end=start.at.ticks + start.limit,
+                deadline_at=start.at.unix + start.limit,
+            )
+        fn, names = tool.reconcile, tool.reconcile_parameters
+
+        def call() -> Any:
+            missing = [n for n in names if n not in available]
+            if missing:
+                raise LookupError(f"`{missing[0]}` was redacted, so this read cannot be made from the record")
+            return fn(**{n: available[n] for n in names})
+
+        return call
+
+    def _first_arguments(self) -> dict[str, Any]:
+        """Return the arguments of the first call, so that the payload under one key never changes.
+
+        Redacted ones come from the call at hand, if there is one.
+        """
+        assert self.intent is not None
+        if self.intent.state.revision == 1 and self.intent.state.sends_of(self.id):
+            return dict(self.arguments)  # this call's own claim made the record
+        if self._recorded is None:
+            text = self.ledger.arguments(self.intent.id)
+            self._recorded, _ = decode_arguments(text, self.tool.hints)
+        return {**self.arguments, **self._recorded}
+
+    def read_ended(
+        self, start: ReadStart, result: object, error: BaseException | None, *, failed: str = "", over: bool = False
+    ) -> Command:
+        """Record what a read said.  `failed`: why it gave no answer at all."""
+        contents: dict[str, str] = {}
+        candidates: Candidates | None = None
+        if error is not None or failed:
+            fact = self._read_fact(start, Verdict.INCONCLUSIVE, failed or "read_failed")
+            if error is not None:
+                contents["evidence"] = redact_text(describe(error))
+        else:
+            said = seen(result)
+            if said.has_value:
+                encoded = self.tool.codec.encode(said.value)
+                if encoded.text is not None:
+                    contents["value"] = encoded.text
+            fact = self._read_fact(start, said.verdict, said.reason, kept="value" in contents)
+            if said.candidates is not None:
+                candidates = self._candidates(said.candidates, said.listed)
+        about = {"reason": fact.reason, "type": _type_of(error)}
+        command = self.record(fact, contents, evidence=about, over=over, candidates=candidates)
+        if self.intent is not None and "value" in contents:
+            self.texts[self.intent.state.revision] = contents["value"]
+        return command
+
+    def _read_fact(self, start: ReadStart, verdict: Verdict, reason: str, *, kept: bool = False) -> ReadEnded:
+        return ReadEnded(verdict, start.at, start.revision, start.epoch, reason, kept)
+
+    def _candidates(self, found: tuple[Any, ...], listed: bool) -> Candidates:
+        def contents_of(place: int) -> dict[str, str]:
+            encoded = self.tool.codec.encode(found[place].value)
+            return {"value": encoded.text} if encoded.text is not None else {}
+
+        ids = tuple(str(x.object_id) for x in found)
+        return Candidates(ids, contents_of, listed)
+
+    # The end ---------------------------------------------------------------------------------------------
+
+    def look(self) -> Answer:
+        """Return what the record alone says; sends, reads and records nothing."""
+        assert self.intent is not None
+        now = clock().now()
+        call = replace(self.facts(now), sends=0, reads=False, waits=False, quiet=True, refusal="")
+        answer = machine.decide(self.intent.state, Event(now, Asked(), call))
+        assert isinstance(answer, Answer)
+        return answer
+
+    def close(self) -> None:
+        """Give back what was reserved and not used."""
+        if self.place:
+            self.place = False
+            self.pool.release()
+
+
+def _by_kind(fn: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
+    """Return a call that passes each argument as its parameter wants it."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for p in inspect.signature(fn).parameters.values():
+        if p.name not in arguments:
+            continue
+        value = arguments[p.name]
+        if p.kind is p.VAR_POSITIONAL:
+            args.extend(value)
+        elif p.kind is p.VAR_KEYWORD:
+            kwargs.update(value)
+        elif p.kind is p.KEYWORD_ONLY:
+            kwargs[p.name] = value
+        else:
+            args.append(value)
+    return lambda: fn(*args, **kwargs)
+
+
+def _type_of(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__module__}.{type(error).__qualname__}"

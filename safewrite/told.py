@@ -1,0 +1,127 @@
+"""From a job's answer to what its caller gets: an `Outcome`, the value, a typed error, or a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from safewrite import errors
+from safewrite.core.commands import Answer, AnswerKind
+from safewrite.core.events import OutcomeState
+from safewrite.outcome import Outcome
+
+if TYPE_CHECKING:
+    from safewrite.shell.job import Job
+
+_REFUSALS: dict[str, type[errors.WriteNotSent]] = {
+    "budget_exhausted": errors.BudgetExhausted,
+    "retry_after_beyond_deadline": errors.BudgetExhausted,
+    "breaker_open": errors.BreakerOpen,
+    "ledger_unavailable": errors.LedgerUnavailable,
+}
+
+
+def outcome_of(job: Job, answer: Answer) -> Outcome[Any]:
+    """Return the outcome that an answer stands for; reads a replayed value from the ledger."""
+    intent, identity = job.intent, job.ticket.identity
+    state = intent.state if intent is not None else None
+    mine = [a for a in state.attempts if a.call == job.id] if state is not None else []
+    has_value, value = _value(job, answer)
+    again: bool | None = None
+    if answer.outcome is OutcomeState.NOT_APPLIED:
+        again = answer.kind is AnswerKind.NOT_SENT and answer.reason not in ("person", "key_burnt")
+    outcome: Outcome[Any] = Outcome(
+        state=answer.outcome.value,
+        reason=answer.reason,
+        value=value,
+        has_value=has_value,
+        evidence=answer.evidence,
+        attributable=answer.attributable,
+        may_still_land=answer.may_still_land,
+        sent=any(a.began and a.evidence != "never_sent" for a in mine),
+        replayed=answer.replayed,
+        recorded=job.recorded,
+        key=identity.key,
+        intent_id=intent.id if intent is not None else "",
+        attempts=state.epoch if state is not None else 0,
+        trace=job.id,
+        tool=identity.tool,
+        blocked_by_key=_key_of_other(job, answer),
+        again=again,
+    )
+    return replace(outcome, error=_error(job, answer, outcome))
+
+
+def _value(job: Job, answer: Answer) -> tuple[bool, Any]:
+    if answer.kind is not AnswerKind.VALUE:
+        return False, None
+    assert job.intent is not None
+    if answer.value_at is not None:
+        text = job.texts.get(answer.value_at)
+        if text is None:
+            text = job.ledger.content(job.intent.id, answer.value_at, "value")
+        if text is not None:
+            try:
+                return True, job.tool.codec.decode(text)
+            except ValueError:  # the type has changed since: the write stands, its value cannot be shown
+                return False, None
+    for reply in reversed(job.originals.values()):
+        if reply.finding.outcome is OutcomeState.APPLIED:
+            return True, reply.value  # it could not be stored: returned once, as it is
+    return False, None
+
+
+def _key_of_other(job: Job, answer: Answer) -> str | None:
+    if answer.other is None:
+        return None
+    other = job.ledger.load(answer.other)
+    return other.identity.key if other is not None else None
+
+
+def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteError | None:
+    """Return the error that a caller who wants a value gets, or None."""
+    about: dict[str, Any] = {
+        "key": outcome.key,
+        "attempts": outcome.attempts,
+        "trace": outcome.trace,
+        "tool": outcome.tool,
+    }
+    match answer.kind:
+        case AnswerKind.VALUE | AnswerKind.OTHER:
+            return None if outcome.has_value else errors.ValueNotKept(**about)
+        case AnswerKind.MISMATCH:
+            return errors.IntentMismatch(parameters=answer.names, **about)
+    about |= {"reason": answer.reason, "outcome": outcome, "blocked_by_key": outcome.blocked_by_key}
+    if answer.kind is AnswerKind.REJECTED:
+        error: errors.SafeWriteError = errors.WriteRejected(**about)
+    elif answer.kind is AnswerKind.IN_FLIGHT:
+        error = errors.IntentInFlight(may_still_land=True, **about)
+    elif answer.kind is AnswerKind.UNKNOWN:
+        error = errors.OutcomeUnknown(may_still_land=answer.may_still_land, **about)
+    else:
+        error = _REFUSALS.get(answer.reason, errors.WriteNotSent)(**about)
+    error.__cause__ = job.failure or _cause(job)
+    return error
+
+
+def _cause(job: Job) -> BaseException | None:
+    """Return the newest exception that a body of this call raised."""
+    for reply in reversed(job.originals.values()):
+        if reply.error is not None:
+            return reply.error
+    return None
+
+
+def value_or_error(outcome: Outcome[Any]) -> Any:
+    """Return the value, or raise the error, that this outcome is for its caller."""
+    error = outcome.error
+    if error is None:
+        return outcome.value
+    _raise(error)
+
+
+def _raise(error: errors.SafeWriteError) -> NoReturn:
+    try:
+        raise error from error.__cause__
+    finally:
+        del error  # no cycle between the traceback and this frame

@@ -1,0 +1,411 @@
+"""What `@sw.write` knows of one tool: checked once, when it is declared."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from safewrite.core.events import Promises
+from safewrite.core.intent import Uncanonical, canonical, is_missing
+from safewrite.dependency import NO_PROMISES, Dependency
+from safewrite.durations import Duration, seconds
+from safewrite.errors import ConfigurationError, MissingTarget
+from safewrite.shell.reply import Reading
+
+if typing.TYPE_CHECKING:
+    from safewrite.ledger.codec import Codec
+
+
+class _AllArguments:
+    """The explicit wide choice of a target: every argument but the attempt."""
+
+    def __repr__(self) -> str:
+        return "safewrite.ALL_ARGUMENTS"
+
+
+ALL_ARGUMENTS: Final = _AllArguments()
+Target = str | tuple[str, ...] | Callable[..., object] | _AllArguments
+Wait = Callable[[Any], float]
+"""A tenacity wait strategy: called with a `RetryCallState`, returns seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The arguments of `@sw.write`, as given."""
+
+    target: Target
+    name: str | None = None
+    dependency: Dependency | None = None
+    timeout: Duration | None = None
+    max_attempts: int = 3
+    wait: Wait | None = None
+    free_text: tuple[str, ...] = ()
+    redact: tuple[str, ...] = ()
+    precondition: str | None = None
+    not_applied_on: tuple[type[BaseException], ...] = ()
+    applied_when: Callable[[Any], bool | None] | None = None
+    single_request: bool = True
+    on_conflict: Literal["wait", "refuse"] = "wait"
+    in_thread: bool | None = None
+
+
+@dataclass(slots=True)
+class Tool:
+    """One mutating tool: its function, what its arguments mean, and how its replies are read."""
+
+    fn: Callable[..., Any]
+    name: str
+    options: Options
+    signature: inspect.Signature
+    """Without the attempt; with `self`."""
+    attempt_parameter: str | None
+    receiver: str | None
+    """`self` or `cls`, which never enters the key."""
+    dependency: Dependency
+    timeout: float | None
+    is_async: bool
+    reconcile: Callable[..., Any] | None = None
+    reconcile_parameters: tuple[str, ...] = ()
+    _hints: dict[str, Any] | None = field(default=None, repr=False)
+    _adapters: dict[str, Any] = field(default_factory=dict, repr=False)
+    _codec: Codec | None = field(default=None, repr=False)
+    _argument_codecs: dict[str, Codec] | None = field(default=None, repr=False)
+    _secret: frozenset[str] | None = field(default=None, repr=False)
+
+    # What the shells ask ---------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> Reading:
+        """How replies are read."""
+        o = self.options
+        return Reading(self.dependency.classify, o.applied_when, o.not_applied_on, o.single_request)
+
+    def promises(self, max_stall: float | None) -> Promises:
+        """Return what is promised, for the machine."""
+        d = self.dependency
+        return Promises(
+            d.key_retention, d.replays_errors, d.honours_deadline, d.work_bound, d.read_lag, d.clock_skew, max_stall
+        )  # fmt: skip
+
+    @property
+    def hints(self) -> dict[str, Any]:
+        """The resolved hints; those that cannot be resolved are left out, and their values taken as they are."""
+        if self._hints is None:
+            try:
+                self._hints = typing.get_type_hints(self.fn, include_extras=True)
+            except Exception:
+                raw = inspect.get_annotations(self.fn)
+                self._hints = {k: v for k, v in raw.items() if not isinstance(v, str)}
+        return self._hints
+
+    @property
+    def hints_as_written(self) -> dict[str, Any]:
+        """The function's own annotations, text or not, without the attempt's."""
+        return {k: v for k, v in inspect.get_annotations(self.fn).items() if k != self.attempt_parameter}
+
+    @property
+    def argument_codecs(self) -> dict[str, Codec]:
+        """How each argument is stored."""
+        if self._argument_codecs is None:
+            from safewrite.ledger.codec import Codec
+
+            names = self.signature.parameters
+            self._argument_codecs = {n: Codec(self.hints.get(n, inspect.Signature.empty)) for n in names}
+        return self._argument_codecs
+
+    @property
+    def codec(self) -> Codec:
+        """How values are stored."""
+        if self._codec is None:
+            from safewrite.ledger.codec import Codec
+
+            self._codec = Codec(_plain_value(self.hints.get("return", inspect.Signature.empty)))
+        return self._codec
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name: bound, defaulted, validated and converted by the hints.
+
+        Raises `TypeError` as Python does for a call that does not fit, and pydantic's `ValidationError`.
+        """
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+        for name, value in arguments.items():
+            if name != self.receiver:
+                arguments[name] = self._convert(name, value)
+        return arguments
+
+    def _convert(self, name: str, value: Any) -> Any:
+        hint = self.hints.get(name, Any)
+        if hint is Any or type(value) is hint:
+            return value
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            adapter = self._adapters[name] = _adapter(hint, self.signature.parameters[name].kind)
+        return adapter(value)
+
+    def content(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments without the receiver: what is compared, recorded and hashed."""
+        return {k: v for k, v in arguments.items() if k != self.receiver}
+
+    def target_text(self, arguments: Mapping[str, Any]) -> str:
+        """Return the canonical text of the target.
+
+        Raises `MissingTarget` for an empty one and `ConfigurationError` for one that has no canonical form.
+        """
+        target, content = self.options.target, self.content(arguments)
+        names: tuple[str, ...] = ()
+        if isinstance(target, str):
+            names, chosen = (target,), content[target]
+        elif isinstance(target, tuple):
+            names, chosen = target, {name: content[name] for name in target}
+        elif isinstance(target, _AllArguments):
+            names, chosen = tuple(content), content
+        else:
+            chosen = _call_by_name(target, content)
+        if is_missing(chosen):
+            raise MissingTarget(tool=self.name, parameters=names)
+        try:
+            return canonical(chosen)
+        except Uncanonical as bad:
+            raise ConfigurationError(f"the target of `{self.name}` cannot be a key: {bad}", tool=self.name) from None
+
+    def left_out(self) -> frozenset[str]:
+        """Return the parameters that are recorded, not compared."""
+        return frozenset(self.options.free_text)
+
+    def secret(self) -> frozenset[str]:
+        """Return the parameters whose values never reach the ledger: declared, or secret by type."""
+        if self._secret is None:
+            from safewrite.ledger.hints import secret_parameters
+
+            self._secret = frozenset(self.options.redact) | secret_parameters(self.hints)
+        return self._secret
+
+    def wait_before(self, number: int) -> float:
+        """Return what the wait strategy proposes before the `number`-th repetition."""
+        return _wait(self.options.wait, number)
+
+
+# Declaring ---------------------------------------------------------------------------------------------------
+
+
+def declare(fn: Callable[..., Any], options: Options) -> Tool:
+    """Check a declaration and return its tool.  Raises `ConfigurationError`, which says what to write instead."""
+    if isinstance(fn, staticmethod | classmethod):
+        kind = type(fn).__name__
+        raise ConfigurationError(f"`@sw.write` stands above `@{kind}`. Write `@{kind}` above `@sw.write`.")
+    if not inspect.isroutine(fn):
+        raise ConfigurationError(f"`@sw.write` decorates functions; it got {fn!r}.")
+    name = options.name if options.name is not None else fn.__qualname__
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigurationError(f"`name` is {name!r}. Write the name of the tool, such as 'cancel_subscription'.")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(
+            f"`{name}` is a generator: its body does not run when it is called, so nobody could say when it ended. "
+            "Return one value.",
+            tool=name,
+        )
+    whole = inspect.signature(fn)
+    attempt = _attempt_parameter(fn, whole)
+    signature = whole.replace(parameters=[p for p in whole.parameters.values() if p.name != attempt])
+    receiver = _receiver(fn, signature)
+    tool = Tool(
+        fn,
+        name,
+        options,
+        signature,
+        attempt,
+        receiver,
+        options.dependency or NO_PROMISES,
+        seconds(options.timeout, name="timeout", allow_none=True),
+        inspect.iscoroutinefunction(fn),
+    )
+    _check_names(tool)
+    _check_values(tool)
+    return tool
+
+
+def check_reconcile(tool: Tool, fn: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the parameters that a reconcile function takes.  Raises `ConfigurationError` for one it cannot get."""
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigurationError(
+            f"the reconcile function of `{tool.name}` is a generator. Return a verdict.", tool=tool.name
+        )
+    known = {*tool.signature.parameters, "attempt"}
+    parameters = inspect.signature(fn).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return tuple(tool.content(tool.signature.parameters))
+    for p in parameters:
+        if p.name not in known and p.default is p.empty:
+            raise ConfigurationError(
+                f"the reconcile function of `{tool.name}` takes `{p.name}`, which the tool does not have. "
+                f"It may take: {', '.join(sorted(known))}.",
+                tool=tool.name,
+            )
+        if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL):
+            raise ConfigurationError(
+                f"the reconcile function of `{tool.name}` takes `{p.name}` by position; it is called by name.",
+                tool=tool.name,
+            )
+    return tuple(p.name for p in parameters if p.name in known)
+
+
+def _attempt_parameter(fn: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    from safewrite.attempt import Attempt
+
+    for p in signature.parameters.values():
+        hint = p.annotation
+        named = isinstance(hint, str) and hint.rpartition(".")[2] == "Attempt"
+        if hint is Attempt or named or (p.name == "attempt" and hint is p.empty):
+            if p.kind is p.POSITIONAL_ONLY:
+                raise ConfigurationError(f"`{p.name}` of `{fn.__qualname__}` must not be positional-only.")
+            return p.name
+    return None
+
+
+def _receiver(fn: Callable[..., Any], signature: inspect.Signature) -> str | None:
+    first = next(iter(signature.parameters), None)
+    return first if first in ("self", "cls") and "." in fn.__qualname__ else None
+
+
+def _check_names(tool: Tool) -> None:
+    o = tool.options
+    known = [n for n in tool.signature.parameters if n != tool.receiver]
+    target: tuple[str, ...] = ()
+    if isinstance(o.target, str):
+        target = (o.target,)
+    elif isinstance(o.target, tuple):
+        target = o.target
+    elif not isinstance(o.target, _AllArguments) and not callable(o.target):
+        raise ConfigurationError(
+            f"`target` is {o.target!r}. Write a parameter name, a tuple of names, a function of the arguments, "
+            "or `safewrite.ALL_ARGUMENTS`.",
+            tool=tool.name,
+        )
+    if o.target == ():
+        raise ConfigurationError("`target` is empty. Name what the write is about.", tool=tool.name)
+    precondition = (o.precondition,) if o.precondition is not None else ()
+    for option, names in {
+        "target": target,
+        "free_text": o.free_text,
+        "redact": o.redact,
+        "precondition": precondition,
+    }.items():
+        if isinstance(names, str) or not isinstance(names, tuple | list):
+            raise ConfigurationError(f"`{option}` is {names!r}. Write a tuple of names.", tool=tool.name)
+        for n in names:
+            if n not in known:
+                raise ConfigurationError(
+                    f"`{option}` names `{n}`, which is no parameter of `{tool.name}`. It has: {', '.join(known)}.",
+                    tool=tool.name,
+                )
+    _check_overlaps(tool, target)
+
+
+def _check_overlaps(tool: Tool, target: tuple[str, ...]) -> None:
+    o = tool.options
+    for option, names in {"free_text": o.free_text, "redact": o.redact}.items():
+        both = [n for n in names if n in target]
+        if both:
+            raise ConfigurationError(
+                f"`{both[0]}` of `{tool.name}` is in `target` and in `{option}`: what the write is about "
+                "is compared and recorded.",
+                tool=tool.name,
+            )
+
+
+def _check_values(tool: Tool) -> None:
+    o = tool.options
+
+    def refuse(name: str, value: object, advice: str) -> None:
+        raise ConfigurationError(f"`{name}` of `{tool.name}` is {value!r}. {advice}", tool=tool.name)
+
+    if isinstance(o.max_attempts, bool) or not isinstance(o.max_attempts, int) or o.max_attempts < 1:
+        refuse("max_attempts", o.max_attempts, "Write a whole number of at least 1.")
+    if o.on_conflict not in ("wait", "refuse"):
+        refuse("on_conflict", o.on_conflict, "Write 'wait' or 'refuse'.")
+    if o.dependency is not None and not isinstance(o.dependency, Dependency):
+        refuse("dependency", o.dependency, "Write `Dependency(...)`.")
+    kinds = o.not_applied_on
+    if not isinstance(kinds, tuple) or not all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds):
+        refuse("not_applied_on", kinds, "Write a tuple of exception types.")
+    for name, hook in {"applied_when": o.applied_when, "wait": o.wait}.items():
+        if hook is not None and not callable(hook):
+            refuse(name, hook, "Write a function.")
+    if o.in_thread is not None and not isinstance(o.in_thread, bool):
+        refuse("in_thread", o.in_thread, "Write True, False or None.")
+    if o.in_thread and tool.is_async:
+        refuse("in_thread", o.in_thread, "A coroutine function runs on its event loop: leave it out.")
+
+
+# Values ------------------------------------------------------------------------------------------------------
+
+
+def _adapter(hint: Any, kind: Any) -> Callable[[Any], Any]:
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        hint = tuple[hint, ...]
+    elif kind is inspect.Parameter.VAR_KEYWORD:
+        hint = dict[str, hint]
+    try:
+        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python
+    except PydanticUserError:
+        pass
+    except PydanticSchemaGenerationError:
+        return lambda value: value
+    try:  # a type that brings its own configuration
+        return TypeAdapter(hint).validate_python
+    except (PydanticUserError, PydanticSchemaGenerationError):
+        return lambda value: value
+
+
+def _plain_value(hint: Any) -> Any:
+    """Return the type of the value: of `Applied[T] | StillRunning`, T; of an unannotated function, nothing."""
+    from safewrite import verdicts
+
+    kinds = (verdicts.Applied, verdicts.GoalMet)
+    empty = (verdicts.NotApplied, verdicts.GoalNotMet, verdicts.StillRunning, verdicts.Inconclusive)
+    if typing.get_origin(hint) in kinds:
+        return typing.get_args(hint)[0]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [_plain_value(a) for a in typing.get_args(hint) if a not in empty]
+        return functools.reduce(lambda a, b: a | b, parts) if parts else inspect.Signature.empty
+    return inspect.Signature.empty if hint in (*kinds, *empty) else hint
+
+
+def _call_by_name(fn: Callable[..., object], content: Mapping[str, Any]) -> object:
+    """Call a target function with the arguments that it names; with one unknown name, with all of them."""
+    parameters = inspect.signature(fn).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return fn(**content)
+    names = [p.name for p in parameters]
+    if all(n in content for n in names):
+        return fn(**{n: content[n] for n in names})
+    if len(names) == 1:
+        return fn(dict(content))
+    missing = [n for n in names if n not in content]
+    raise ConfigurationError(f"the target function takes `{missing[0]}`, which is no parameter of the tool.")
+
+
+_DEFAULT_WAIT: Wait | None = None
+
+
+def _wait(strategy: Wait | None, number: int) -> float:
+    global _DEFAULT_WAIT
+    import tenacity
+
+    if strategy is None:
+        if _DEFAULT_WAIT is None:
+            _DEFAULT_WAIT = tenacity.wait_random_exponential(multiplier=0.1, max=5.0)
+        strategy = _DEFAULT_WAIT
+    state = tenacity.RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
+    state.attempt_number = max(1, number)
+    return max(0.0, float(strategy(state)))

@@ -1,0 +1,53 @@
+"""What a reconcile function, or a body, may say about a write.
+
+`Applied` and `NotApplied` assert a look-up by this intent's key, marker or object.  `GoalMet` and `GoalNotMet` are
+for tools that bring about a state ("cancelled"), where nobody can tell who did it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """The effect of this intent was found.
+
+    `value` is what the tool would have returned; `object_id` names the object that it made, which then proves this
+    intent and no other.
+    """
+
+    value: T
+    object_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """This intent's key, marker or object was looked up where its effect cannot be erased, and is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoalMet(Generic[T]):
+    """The state that the tool is to bring about holds; who brought it about is unproven."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class GoalNotMet:
+    """The state that the tool is to bring about does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillRunning:
+    """The dependency accepted the write and still works on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inconclusive:
+    """The read could not tell; `reason` says why."""
+
+    reason: str = ""
