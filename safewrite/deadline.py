@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
+from dataclasses import dataclass
 
 from safewrite.durations import Duration, seconds
 from safewrite.errors import BudgetExhausted, ConfigurationError
+from safewrite.settings import resolve_settings
 from safewrite.shell.clock import clock
+
+
+class Leg(float):
+    """What one request of an operation may take, in seconds: a number, handed to the transport as it is."""
+
+    name: str
+
+    @property
+    def whole(self) -> int:
+        """The same for transports that take whole seconds: rounded up, so that a leg is never granted zero."""
+        return math.ceil(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one leg took."""
+
+    leg: str
+    seconds: float
 
 
 class Deadline:
     """An instant by which something must be over, told as what is left until then.
 
     Arguments (seconds or `timedelta`): `seconds` from now; `call_cap`, the most one call may use of it (default: no
-    cap); `minimum`, the least with which a call may start (default 1.0).  Thread-safe.  Raises `ConfigurationError`
-    for anything that is no positive, finite duration.
+    cap); `minimum`, the least with which a call or a leg may start (default 1.0).  `name` and `origin` say in
+    refusals which setting ran out and where it was set.  Thread-safe; hand it down as a value, and keep it on no
+    client that others share.  Raises `ConfigurationError` for anything that is no positive, finite duration.
     """
 
     def __init__(
@@ -26,38 +48,90 @@ class Deadline:
         call_cap: Duration | None = None,
         minimum: Duration = 1.0,
         *,
+        name: str = "deadline",
+        origin: str = "argument",
         parent: Deadline | None = None,
     ) -> None:
-        total = _seconds(seconds, "deadline")
-        self.total = total
-        self.call_cap = None if call_cap is None else _seconds(call_cap, "call_cap")
-        self.minimum = _seconds(minimum, "minimum", allow_zero=True)
+        self.total = _positive(seconds, name)
+        self.call_cap = None if call_cap is None else _positive(call_cap, "call_cap")
+        self.minimum = _positive(minimum, "minimum", allow_zero=True)
+        self.name, self.origin = name, origin
         self._parent = parent
         self._lock = threading.Lock()
-        self._end = clock().now().ticks + total
+        self._end = clock().now().ticks + self.total
         self._pauses = 0
         self._left_at_pause = 0.0
+        self._legs: list[tuple[str, float]] = []
+
+    @classmethod
+    def operation(cls, *, parent: Deadline | None = None) -> Deadline:
+        """Return the deadline of one operation of many legs: the setting `operation_timeout`, 20 s by default."""
+        settings = resolve_settings({})
+        row = next(row for row in settings.table() if row.name == "operation_timeout")
+        return cls(
+            settings.operation_timeout, minimum=settings.minimum, name=row.name, origin=row.origin, parent=parent
+        )
+
+    # What is left ----------------------------------------------------------------------------------------
 
     def remaining(self) -> float:
         """Return the seconds left, never negative; while paused, what was left when the pause began."""
+        outer = self._parent.remaining() if self._parent is not None else math.inf
+        return max(0.0, min(self._own(), outer))
+
+    def _own(self) -> float:
         with self._lock:
-            own = self._left_at_pause if self._pauses else self._end - clock().now().ticks
-        outer = self._parent.remaining() if self._parent is not None else inf
-        return max(0.0, min(own, outer))
+            return self._left_at_pause if self._pauses else self._end - clock().now().ticks
 
     def slice(self, minimum: float | None = None, reserve: float = 0.0) -> float:
         """Return what one call may use: the smaller of cap and remainder, less `reserve`.
 
-        Raises `BudgetExhausted` if what is left is less than `minimum` (default: the deadline's own).
+        The reserve, for a reconciling read, lies inside: it is taken off the smaller of the two.  Raises
+        `BudgetExhausted` if less than `minimum` (default: the deadline's own) is left.
         """
+        left = self._enough("a call", self.minimum if minimum is None else minimum)
+        cap = self.call_cap if self.call_cap is not None else math.inf
+        return max(0.0, min(left, cap) - reserve)
+
+    def leg(self, name: str) -> Leg:
+        """Return what one leg (one request of many) may use: all that is left, never zero.
+
+        The minimum is held against the unrounded remainder; `Leg.whole` is for transports of whole seconds.
+        Raises `BudgetExhausted`, which names the leg, the number that ran out and its origin, and what earlier
+        legs used.
+        """
+        granted = Leg(self._enough(f"leg `{name}`", self.minimum))
+        granted.name = name
+        with self._lock:
+            self._legs.append((name, clock().now().ticks))
+        return granted
+
+    def spent(self) -> tuple[Spent, ...]:
+        """Return what each leg used so far; the last one until now."""
+        with self._lock:
+            legs, now = list(self._legs), clock().now().ticks
+        ends = [*(start for _, start in legs[1:]), now]
+        return tuple(Spent(name, end - start) for (name, start), end in zip(legs, ends, strict=True))
+
+    def _enough(self, who: str, minimum: float) -> float:
         left = self.remaining()
-        least = self.minimum if minimum is None else minimum
-        if left < least or left <= 0.0:
-            raise BudgetExhausted(
-                f"{left:.3f} s are left of a deadline of {self.total:g} s; a call needs at least {least:g} s "
-                "(`minimum`). Nothing was sent."
-            )
-        return max(0.0, min(left, self.call_cap if self.call_cap is not None else inf) - reserve)
+        if left >= minimum and left > 0.0:
+            return left
+        raise BudgetExhausted(self.refusal(who, left, minimum), reason="budget_exhausted")
+
+    def refusal(self, who: str, left: float, minimum: float) -> str:
+        """Return the words of a refusal: which number ran out, where it comes from, and who used it."""
+        tight = self
+        while tight._parent is not None and tight._own() > tight._parent.remaining():
+            tight = tight._parent
+        used = ", ".join(f"`{s.leg}` {s.seconds:.3f} s" for s in self.spent())
+        return (
+            f"{who} was not sent: {left:.3f} s are left of `{tight.name}` = {tight.total:g} s (set by "
+            f"{tight.origin}), and at least {minimum:g} s (`minimum`) are needed."
+            + (f" Earlier legs used: {used}." if used else "")
+        )
+
+    # Pauses ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -71,28 +145,18 @@ class Deadline:
             raise ConfigurationError(
                 "`Deadline.pause()` inside the body of a write: what was sent goes on meanwhile. Ask before the call."
             )
-        self._suspend()
+        chain: list[Deadline] = []
+        link: Deadline | None = self
+        while link is not None:
+            chain.append(link)
+            link = link._parent
+        for deadline in chain:
+            deadline._suspend()
         try:
-            if self._parent is not None:
-                with self._parent.pause():
-                    yield
-            else:
-                yield
+            yield
         finally:
-            self._resume()
-
-    def leg(self, name: str) -> float:
-        """Return what one leg (one request of many) may use: all that is left, at least the minimum.
-
-        Raises `BudgetExhausted`, naming the leg, if less than the minimum is left.
-        """
-        left = self.remaining()
-        if left < self.minimum or left <= 0.0:
-            raise BudgetExhausted(
-                f"leg `{name}`: {left:.3f} s are left of {self.total:g} s, and a leg needs at least "
-                f"{self.minimum:g} s (`minimum`). It was not sent."
-            )
-        return left
+            for deadline in chain:
+                deadline._resume()
 
     def _suspend(self) -> None:
         with self._lock:
@@ -110,5 +174,5 @@ class Deadline:
         return f"Deadline({self.total:g}, remaining={self.remaining():.3f})"
 
 
-def _seconds(value: Duration, name: str, *, allow_zero: bool = False) -> float:
+def _positive(value: Duration, name: str, *, allow_zero: bool = False) -> float:
     return seconds(value, name=name, allow_zero=allow_zero)
