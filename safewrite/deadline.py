@@ -110,7 +110,7 @@ class Deadline:
         """Return what each leg used so far; the last one until now."""
         with self._lock:
             legs, now = list(self._legs), clock().now().ticks
-        ends = [*(start for _, start in legs[1:]), now]
+        ends = [*(start for _, start in legs), now][1:]
         return tuple(Spent(name, end - start) for (name, start), end in zip(legs, ends, strict=True))
 
     def _enough(self, who: str, minimum: float) -> float:
