@@ -1,0 +1,69 @@
+"""What the database itself refuses, and the view of attempts: recreated after every upgrade.
+
+Triggers stop accidents.  Whoever owns the database can drop them; what shows that is the hash chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from safewrite.errors import ConfigurationError
+
+_VIEW = "safewrite_attempt"
+
+_SQLITE_VIEW = """
+CREATE VIEW safewrite_attempt AS
+SELECT
+    i.id AS intent_id, i.namespace, i.run, i.turn, i.tool, i.target, i.occurrence, i.key, i.dependency,
+    json_extract(a.value, '$.number') AS attempt,
+    json_extract(a.value, '$.id') AS attempt_id,
+    json_extract(a.value, '$.claimed_at') AS claimed_at,
+    json_extract(a.value, '$.concluded_at') AS concluded_at,
+    json_extract(a.value, '$.outcome') AS outcome,
+    json_extract(a.value, '$.reason') AS reason,
+    json_extract(a.value, '$.evidence') AS evidence,
+    i.outcome AS intent_outcome
+FROM safewrite_intent AS i, json_each(i.attempts) AS a
+"""
+
+_SQLITE_TRIGGERS = {
+    "safewrite_audit_no_update": """
+CREATE TRIGGER safewrite_audit_no_update BEFORE UPDATE ON safewrite_audit
+BEGIN SELECT RAISE(ABORT, 'safewrite_audit is append-only'); END
+""",
+    "safewrite_audit_no_delete": """
+CREATE TRIGGER safewrite_audit_no_delete BEFORE DELETE ON safewrite_audit
+BEGIN SELECT RAISE(ABORT, 'safewrite_audit is append-only'); END
+""",
+    # INSERT OR REPLACE deletes without a delete trigger: a row that would be replaced is refused here.
+    "safewrite_audit_no_replace": """
+CREATE TRIGGER safewrite_audit_no_replace BEFORE INSERT ON safewrite_audit
+WHEN EXISTS (SELECT 1 FROM safewrite_audit WHERE id = NEW.id)
+  OR EXISTS (SELECT 1 FROM safewrite_audit WHERE intent_id = NEW.intent_id AND sequence = NEW.sequence)
+BEGIN SELECT RAISE(ABORT, 'safewrite_audit is append-only'); END
+""",
+    "safewrite_intent_no_delete": """
+CREATE TRIGGER safewrite_intent_no_delete BEFORE DELETE ON safewrite_intent
+BEGIN SELECT RAISE(ABORT, 'a row of safewrite_intent is never deleted'); END
+""",
+    "safewrite_intent_no_replace": """
+CREATE TRIGGER safewrite_intent_no_replace BEFORE INSERT ON safewrite_intent
+WHEN EXISTS (SELECT 1 FROM safewrite_intent WHERE id = NEW.id)
+  OR EXISTS (SELECT 1 FROM safewrite_intent WHERE key = NEW.key)
+BEGIN SELECT RAISE(ABORT, 'a row of safewrite_intent is never replaced'); END
+""",
+}
+
+GUARDS: Mapping[str, tuple[str, ...]] = {"sqlite": (_VIEW, *_SQLITE_TRIGGERS)}
+"""The names of the view and the triggers, by the name of the database."""
+
+
+def recreate(dialect: str, execute: Callable[[str], object]) -> None:
+    """Drop the view and the triggers where they are there, and make them as this version knows them."""
+    if dialect not in GUARDS:
+        raise ConfigurationError(f"safewrite keeps its ledger in SQLite; it has no triggers for {dialect}.")
+    execute(f"DROP VIEW IF EXISTS {_VIEW}")
+    execute(_SQLITE_VIEW)
+    for name, statement in _SQLITE_TRIGGERS.items():
+        execute(f"DROP TRIGGER IF EXISTS {name}")
+        execute(statement)

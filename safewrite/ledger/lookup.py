@@ -1,0 +1,187 @@
+"""From rows to intents: by the projection where that is enough, else by folding the intent's rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from safewrite.core.events import Moment, OutcomeState
+from safewrite.core.fold import Impossible
+from safewrite.core.machine import MACHINE_VERSION, refold
+from safewrite.core.state import AttemptState, Lease, State
+from safewrite.ledger.model import Identity, Intent
+from safewrite.ledger.rows import Unreadable, decode_event
+from safewrite.ledger.texts import restored, unix
+from safewrite.ledger.units import Trouble, Unit
+
+
+class IntentRow(NamedTuple):
+    """A row of `safewrite_intent`, in the order of its columns."""
+
+    id: str
+    namespace: str
+    run: str
+    turn: str
+    tool: str
+    target: str
+    occurrence: str
+    key: str
+    wish: str
+    salt: str
+    fingerprint: str
+    dependency: str
+    outcome: str
+    evidence: str
+    attributable: bool
+    may_still_land: bool
+    epoch: int
+    revision: int
+    attempts: str
+    applied_sequence: int | None
+    value_sequence: int | None
+    lease_call: str | None
+    lease_owner: str | None
+    lease_expires_at: Any
+    first_claim_at: Any
+    person: str
+    alarms: int
+    first_row: int
+    answered_row: int | None
+    head: str
+    machine: int
+    created_at: Any
+    updated_at: Any
+
+
+_WIDTH = len(IntentRow._fields)
+
+
+def by_key(unit: Unit, key: str) -> Intent | None:
+    """Return the intent of a key, folded only if a replay needs more than its projection."""
+    found = unit.row(unit.sql.by_key, {"key": key})
+    return None if found is None else _of(unit, found, fold=False)
+
+
+def by_id(unit: Unit, intent_id: str) -> Intent | None:
+    """Return an intent, folded from its rows."""
+    found = unit.row(unit.sql.by_id, {"id": intent_id})
+    return None if found is None else _of(unit, found, fold=True)
+
+
+def search(unit: Unit, text: str) -> Intent | None:
+    """Return the intent with this key, id, attempt id or trace (of several with one trace the newest)."""
+    found = unit.row(unit.sql.by_key, {"key": text}) or unit.row(unit.sql.by_id, {"id": text})
+    if found is not None:
+        return _of(unit, found, fold=True)
+    named = unit.row(unit.sql.attempt, {"attempt_id": text}) or unit.row(unit.sql.trace, {"trace": text})
+    return None if named is None else by_id(unit, named[0])
+
+
+def of_row(unit: Unit, row: IntentRow) -> Intent:
+    """Return the intent of a row, folded from its audit rows."""
+    return _intent(row, folded(unit, row), None, whole=True)
+
+
+def fingerprint_of(row: IntentRow) -> dict[str, str]:
+    """Return the recorded fingerprint."""
+    known: dict[str, str] = json.loads(row.fingerprint)
+    return known
+
+
+def open_ones(
+    unit: Unit, *, tool: str | None, namespace: str | None, limit: int, skip: int
+) -> Iterable[IntentRow]:
+    """Return the rows of the intents that are unknown, the oldest first."""
+    wanted = {"tool": tool, "namespace": namespace, "limit": limit, "skip": skip}
+    return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
+
+
+def _of(unit: Unit, found: Sequence[Any], *, fold: bool) -> Intent:
+    row, value = IntentRow._make(found[:_WIDTH]), found[_WIDTH]
+    text = None if value is None else restored(value)
+    if not fold and _replayable(row):
+        return _intent(row, _projected(row), text, whole=False)
+    return _intent(row, folded(unit, row), text, whole=True)
+
+
+def _intent(row: IntentRow, state: State, value: str | None, *, whole: bool) -> Intent:
+    return Intent(
+        row.id,
+        Identity(
+            restored(row.namespace),
+            restored(row.run),
+            restored(row.turn),
+            restored(row.tool),
+            restored(row.target),
+            restored(row.occurrence),
+            row.key,
+        ),
+        state,
+        fingerprint_of(row),
+        bytes.fromhex(row.salt),
+        row.head,
+        unix(row.created_at),
+        value,
+        whole,
+    )
+
+
+def folded(unit: Unit, row: IntentRow) -> State:
+    """Return the fold of the rows that the intent's row knows of: later ones are another reading's."""
+    state = State()
+    bodies = unit.rows(unit.sql.bodies, {"intent": row.id})
+    try:
+        for sequence, body in bodies:
+            if sequence <= row.revision:
+                state, _ = refold(state, decode_event(body))
+    except (Unreadable, Impossible) as error:
+        raise Trouble("ledger_corrupt") from error
+    if state.revision != row.revision:
+        raise Trouble("ledger_corrupt")
+    return state
+
+
+def _replayable(row: IntentRow) -> bool:
+    """Whether nothing but a replay can follow: applied, proven to be this intent's, and told to a caller."""
+    return (
+        row.answered_row is not None
+        and bool(row.attributable)
+        and row.outcome == OutcomeState.APPLIED
+        and row.machine == MACHINE_VERSION
+    )
+
+
+_ANY = Moment(0.0, 0.0, "")
+
+
+def _projected(row: IntentRow) -> State:
+    """Return as much of the state as a replay asks for; the attempts know their number, id, call and outcome."""
+    return State(
+        revision=row.revision,
+        attempts=tuple(_outline(kept) for kept in json.loads(row.attempts)),
+        outcome=OutcomeState(row.outcome),
+        evidence=row.evidence,
+        attributable=True,
+        applied_at=row.applied_sequence,
+        value_at=row.value_sequence,
+        answered=True,
+    )
+
+
+def _outline(kept: dict[str, Any]) -> AttemptState:
+    call = kept["call"]
+    return AttemptState(
+        number=kept["number"],
+        id=kept["id"],
+        call=call,
+        owner="",
+        claimed_at=_ANY,
+        lease=Lease(call, "", _ANY, 0.0),
+        deadline_at=None,
+        precondition=False,
+        same_payload=True,
+        outcome=OutcomeState(kept["outcome"]),
+        evidence=kept["evidence"],
+        reason=kept["reason"],
+    )

@@ -1,0 +1,174 @@
+"""The tables' revision: is it this version's, and bringing it there.
+
+On the usual path, a ledger that is up to date, this is one SELECT, and alembic is not imported.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safewrite.errors import ConfigurationError, SchemaOutdated
+from safewrite.ledger.guards import GUARDS, recreate
+from safewrite.ledger.sqlite import SQLite
+from safewrite.ledger.statements import VERSION_TABLE
+from safewrite.ledger.tables import metadata
+
+HEAD = "sw_0001"
+"""The revision that this version needs."""
+
+_OURS = re.compile(r"sw_\d{4}\Z")
+_PATIENCE_MS = 60_000
+"""Milliseconds that an upgrade waits for another process's upgrade."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What stands in a database."""
+
+    database: str
+    """Where it is, without a password."""
+    found: str | None
+    """The revision of its tables; `None`: it holds none of ours."""
+    needed: str
+    """The revision that this version needs."""
+    problems: tuple[str, ...]
+    """What must be done before it can be used, or what was taken away from it; empty: all is well."""
+
+    @property
+    def current(self) -> bool:
+        """Whether it can be used as it is."""
+        return not self.problems
+
+
+def folder() -> Path:
+    """Return the folder of the migrations: in the package (installed), or beside it (in a checkout)."""
+    package = Path(__file__).resolve().parent.parent
+    for place in (package / "_migrations", package.parent / "migrations"):
+        if (place / "env.py").is_file():
+            return place
+    raise ConfigurationError(
+        f"The migrations of safewrite are missing: there is no `_migrations` in `{package}`. Install safewrite again."
+    )
+
+
+def ready(database: SQLite, raw: Any) -> None:
+    """See to it that the tables are this version's.
+
+    SQLite is upgraded if it is empty or older.  Raises `SchemaOutdated` or `ConfigurationError`.
+    """
+    try:
+        found = raw.execute(database.sql.schema.text).fetchall()
+    except database.errors as error:
+        if database.reason(error) != "ledger_schema":
+            raise database.unusable(error) from error
+        found = []
+    if [tuple(row) for row in found] == [(HEAD,)]:
+        return
+    if _older(database, raw):
+        upgrade(database)
+        return
+    raise SchemaOutdated(
+        f"The tables of the ledger {database.named} were altered: they are said to be those of revision {HEAD}, but a "
+        "table or column is missing. Nothing was sent. Restore them from a backup, or name another file."
+    )
+
+
+def _older(database: SQLite, raw: Any) -> bool:
+    """Whether the tables are to be upgraded.  Raises where they are newer, or not ours."""
+    revision = _revision(database, raw)
+    if revision is None:
+        return True
+    if not _OURS.match(revision):
+        raise _not_ours(database, f"its `{VERSION_TABLE}` names the revision `{revision}`")
+    if revision > HEAD:
+        raise SchemaOutdated(
+            f"The tables of the ledger {database.named} are of revision {revision}; this version of safewrite knows "
+            f"them up to {HEAD}. A newer version made them. Nothing was sent. Update safewrite."
+        )
+    return revision < HEAD
+
+
+def _revision(database: SQLite, raw: Any) -> str | None:
+    """Return the revision on record, or None where none of our tables is there."""
+    here = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()}
+    ours = {table.name for table in metadata.sorted_tables}
+    if VERSION_TABLE not in here:
+        if here & ours:
+            raise _not_ours(database, f"it has a table `{min(here & ours)}`, but no `{VERSION_TABLE}`")
+        return None
+    try:
+        found = raw.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608
+    except database.errors as error:
+        raise _not_ours(database, f"its `{VERSION_TABLE}` cannot be read ({error})") from error
+    if len(found) > 1:
+        raise _not_ours(database, f"its `{VERSION_TABLE}` names {len(found)} revisions")
+    if not found and here & ours:
+        raise _not_ours(database, f"its `{VERSION_TABLE}` names no revision")
+    return str(found[0][0]) if found else None
+
+
+def _not_ours(database: SQLite, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The database {database.named} is not a ledger of safewrite: {why}. Nothing was sent, and nothing in it was "
+        "changed. Name another file."
+    )
+
+
+def upgrade(database: SQLite) -> None:
+    """Bring the tables to this version's revision, and make view and triggers anew.
+
+    Upgrades of several processes take turns; the second finds the work done.  Raises `ConfigurationError` where the
+    database cannot be written, and as `ready` does where it is newer or not ours.
+    """
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy.exc import DBAPIError
+
+    config = Config()
+    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
+    try:
+        with database.engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            # The driver is in autocommit: this is what begins the transaction, before anything is looked at.
+            connection.exec_driver_sql(database.begin)
+            _older(database, connection.connection.driver_connection)
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            recreate(connection.dialect.name, connection.exec_driver_sql)
+            connection.commit()
+    except DBAPIError as error:
+        raise database.unusable(error.orig or error) from error
+
+
+def check(database: SQLite) -> Status:
+    """Return what stands in a database; it is not changed, nor made.  Raises `ConfigurationError`."""
+    if database.path is not None and not database.path.exists():
+        return Status(database.named, None, HEAD, ("The file is not there yet; the first use makes it.",))
+    pooled = database.connect()
+    try:
+        raw = pooled.driver_connection
+        revision = _revision(database, raw)
+        return Status(database.named, revision, HEAD, tuple(_problems(database, raw, revision)))
+    finally:
+        pooled.close()
+
+
+def _problems(database: SQLite, raw: Any, revision: str | None) -> list[str]:
+    if revision is None:
+        return ["It has no tables of safewrite yet; the first use, or `safewrite db upgrade`, makes them."]
+    try:
+        older = _older(database, raw)
+    except (SchemaOutdated, ConfigurationError) as error:
+        return [str(error)]
+    if older:
+        return [f"Its tables are of revision {revision}, older than {HEAD}: run `safewrite db upgrade`."]
+    try:
+        raw.execute(database.sql.schema.text).fetchall()
+    except database.errors as error:
+        return [f"A table or column is missing ({error}): restore it from a backup."]
+    present = {name for (name,) in raw.execute("SELECT name FROM sqlite_master").fetchall()}
+    gone = [name for name in GUARDS["sqlite"] if name not in present]
+    return [f"`{name}` is gone: run `safewrite db upgrade`." for name in gone]

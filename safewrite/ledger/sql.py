@@ -1,0 +1,295 @@
+"""The ledger: one synchronous object that reads, decides by the machine, and writes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isfinite
+from typing import NoReturn, TypeVar
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from safewrite.core.commands import Answer, Command, Note, Read, Run, Send, Watch
+from safewrite.core.events import Asked, Call, Event, Fact, Moment, Other, OutcomeState
+from safewrite.core.machine import step
+from safewrite.core.state import Alarm
+from safewrite.errors import ConfigurationError, LedgerUnavailable
+from safewrite.ledger import lookup, migrate
+from safewrite.ledger.append import Appended, append, unwritten
+from safewrite.ledger.claims import claim, judged
+from safewrite.ledger.codec import encode_arguments
+from safewrite.ledger.lookup import IntentRow
+from safewrite.ledger.migrate import Status
+from safewrite.ledger.model import ARGUMENTS, VALUE, Candidates, Contents, Identity, Intent, Meta, Ticket
+from safewrite.ledger.sqlite import SQLite
+from safewrite.ledger.store import LONGEST_WAIT, Store
+from safewrite.ledger.texts import restored, storable
+from safewrite.ledger.units import Proof, Trouble, Unit
+
+_LOG = logging.getLogger("safewrite")
+T = TypeVar("T")
+OnAlarm = Callable[[Intent, Alarm], None]
+
+
+class Ledger:
+    """Where intents, their audit rows and their contents stand.  Safe to share between threads, and across a fork.
+
+    `url` is a database URL (`sqlite:///agent.db`; `sqlite://`: in memory, gone with the process).  `busy_timeout`
+    bounds, in seconds, the wait for other writers.  `now` is the wall clock: it only stamps rows.  Nothing is opened
+    before the first use, which makes or upgrades the tables of a SQLite file.
+
+    Methods raise `LedgerUnavailable` where the database does not do its work, with nothing half-written;
+    `ConfigurationError` where it cannot be used at all; `SchemaOutdated` where its tables are not this version's.
+    """
+
+    on_alarm: OnAlarm | None = None
+    """Called with the intent and each alarm, after the commit; what it raises is logged."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        busy_timeout: float = 5.0,
+        connect_timeout: float = 5.0,
+        statement_timeout: float = 30.0,
+        schema: str | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        for name, given in (
+            ("busy_timeout", busy_timeout),
+            ("connect_timeout", connect_timeout),
+            ("statement_timeout", statement_timeout),
+        ):
+            if not (isfinite(given) and given >= 0.0):
+                raise ConfigurationError(f"`{name}` is {given!r}; it must be a number of seconds, 0 or more.")
+        self._database = _database(url, busy_timeout, schema)
+        self._store = Store(self._database, wait=busy_timeout, check=migrate.ready)
+        self._now = now
+
+    # Deciding and recording --------------------------------------------------------------------------------------
+
+    def ask(self, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> tuple[Intent, Command]:
+        """Return what a call is to do now, and the intent as it stands.
+
+        What only repeats the record is answered from a plain read.  A claim, and a fact that must stand before the
+        answer, are recorded first: the command returned is `Run` then, or the answer.
+        """
+        with self._speaking_of(ticket.identity):
+            intent = self._store.read(lambda unit: lookup.by_key(unit, ticket.identity.key))
+            if intent is not None:
+                command = step(intent.state, Event(at, Asked(), _of_content(ticket, call, intent)))[1]
+                if isinstance(command, Answer | Read | Watch | Run):
+                    return intent, command
+            appended = self._write(lambda unit: self._asked(unit, ticket, call, at, meta))
+        return appended.intent, appended.command
+
+    def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
+        """Look and claim as one step: nobody else writes meanwhile."""
+        identity = ticket.identity
+        seen = unit.rows(unit.sql.look, {"key": identity.key, "wish": identity.wish})
+        rows = [IntentRow._make(found) for found in seen]
+        own = next((row for row in rows if row.key == identity.key), None)
+        others = tuple(_other(ticket, row) for row in rows if row.key != identity.key)
+        if own is not None:
+            intent = lookup.of_row(unit, own)
+            call = _of_content(ticket, call, intent)
+        else:
+            salt = os.urandom(16)
+            intent = unwritten(identity, dict(ticket.fingerprint(salt)), salt, self._now())
+        call = replace(call, others=others) if others else call
+        command = step(intent.state, Event(at, Asked(), call))[1]
+        if isinstance(command, Send):
+            fact: Fact = ticket.claim(command.number, call, at)
+        elif isinstance(command, Note):
+            fact = command.fact
+        else:
+            return Appended(intent, command)
+        contents = {ARGUMENTS: ticket.arguments} if own is None else {}
+        return append(unit, intent, Event(at, fact, call), meta, contents, self._now())
+
+    def record(
+        self,
+        intent: Intent,
+        event: Event,
+        meta: Meta,
+        contents: Contents | None = None,
+        candidates: Candidates | None = None,
+    ) -> tuple[Intent, Command]:
+        """Add one fact to an intent; return the intent after it, and what to do next.
+
+        If the intent has moved on since it was read, the fact is added to what it has become.  An event that stands
+        already is not added again.  `candidates` are the objects that a read found: what they prove, and which one's
+        contents are kept, is decided here, beside the claims of other intents.
+        """
+        with self._speaking_of(intent.identity):
+            appended = self._write(
+                lambda unit: self._recorded(unit, intent, event, meta, contents, candidates)
+            )
+        return appended.intent, appended.command
+
+    def _recorded(
+        self,
+        unit: Unit,
+        intent: Intent,
+        event: Event,
+        meta: Meta,
+        contents: Contents | None,
+        candidates: Candidates | None,
+    ) -> Appended:
+        now = self._now()
+        event, kept = judged(unit, intent, event, contents or {}, candidates, meta.dependency)
+        alarms = claim(unit, intent, event, candidates, meta.dependency, now)
+        return append(unit, intent, event, meta, kept, now, alarms=alarms)
+
+    # Looking up --------------------------------------------------------------------------------------------------
+
+    def load(self, intent_id: str) -> Intent | None:
+        """Return an intent by its id, folded from its rows."""
+        return self._read(lambda unit: lookup.by_id(unit, storable(intent_id)))
+
+    def find(self, key: str) -> Intent | None:
+        """Return the intent with this key, id, attempt id or trace (of several with one trace the newest)."""
+        return self._read(lambda unit: lookup.search(unit, storable(key)))
+
+    def attempt(self, attempt_id: str) -> tuple[Intent, int] | None:
+        """Return the intent of an attempt, and the attempt's number."""
+
+        def query(unit: Unit) -> tuple[Intent, int] | None:
+            found = unit.row(unit.sql.attempt, {"attempt_id": storable(attempt_id)})
+            intent = None if found is None else lookup.by_id(unit, found[0])
+            return None if found is None or intent is None else (intent, found[1])
+
+        return self._read(query)
+
+    def changed(self, intent: Intent) -> Intent | None:
+        """Return the intent as it stands, if it has moved on since it was read; else None, at little cost."""
+
+        def query(unit: Unit) -> Intent | None:
+            found = unit.row(unit.sql.revision, {"id": intent.id})
+            return lookup.by_id(unit, intent.id) if found and found[0] != intent.state.revision else None
+
+        return self._read(query)
+
+    def content(self, intent_id: str, sequence: int, name: str) -> str | None:
+        """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
+        asked = {"intent": storable(intent_id), "sequence": sequence, "name": storable(name)}
+        found = self._read(lambda unit: unit.row(unit.sql.content, asked))
+        return None if found is None else restored(found[1])
+
+    def arguments(self, intent_id: str) -> str:
+        """Return the encoded arguments that came with the first row; where they were deleted, all are left out."""
+        kept = self.content(intent_id, 1, ARGUMENTS)
+        if kept is not None:
+            return kept
+        intent = self.load(intent_id)
+        names = tuple(intent.fingerprint) if intent is not None else ()
+        return encode_arguments(dict.fromkeys(names), {}, redact=names)
+
+    def value(self, intent: Intent) -> str | None:
+        """Return the text of an applied intent's value, or None where none was kept.  Usually it came along."""
+        if intent.value is not None or intent.state.value_at is None:
+            return intent.value
+        return self.content(intent.id, intent.state.value_at, VALUE)
+
+    def open_intents(
+        self, *, tool: str | None = None, namespace: str | None = None, limit: int = 1000, skip: int = 0
+    ) -> list[Intent]:
+        """Return the intents that are unknown, the oldest first."""
+
+        def query(unit: Unit) -> list[Intent]:
+            rows = lookup.open_ones(unit, tool=tool, namespace=namespace, limit=limit, skip=skip)
+            return [lookup.of_row(unit, row) for row in rows]
+
+        return self._read(query, long=True)
+
+    # The database ------------------------------------------------------------------------------------------------
+
+    def upgrade(self) -> None:
+        """Bring the tables to this version's revision, and make the triggers anew."""
+        self._database.check_path()
+        migrate.upgrade(self._database)
+
+    def check(self) -> Status:
+        """Return what stands in the database, without changing it."""
+        return migrate.check(self._database)
+
+    def close(self) -> None:
+        """Release every connection.  Later calls raise `LedgerUnavailable`."""
+        self._store.close()
+
+    def _write(self, work: Callable[[Unit], Appended]) -> Appended:
+        def unit_of(unit: Unit) -> tuple[Appended, Proof | None]:
+            appended = work(unit)
+            return appended, appended.proof
+
+        appended = self._store.write(unit_of)
+        for alarm in appended.alarms:
+            self._tell(appended.intent, alarm)
+        return appended
+
+    def _read(self, query: Callable[[Unit], T], *, long: bool = False) -> T:
+        try:
+            return self._store.read(query, long=long)
+        except Trouble as trouble:
+            _unavailable(trouble, None)
+
+    def _tell(self, intent: Intent, alarm: Alarm) -> None:
+        if self.on_alarm is None:
+            return
+        try:
+            self.on_alarm(intent, alarm)
+        except Exception:  # the row stands; a listener's fault is not the write's
+            _LOG.exception("The listener for alarms failed on `%s` of intent %s.", alarm.kind, intent.id)
+
+    @contextmanager
+    def _speaking_of(self, identity: Identity) -> Iterator[None]:
+        try:
+            yield
+        except Trouble as trouble:
+            _unavailable(trouble, identity)
+
+
+def _unavailable(trouble: Trouble, identity: Identity | None) -> NoReturn:
+    """Raise what the caller is told of a database that did not do its work."""
+    key, tool = (identity.key, identity.tool) if identity is not None else (None, None)
+    raise LedgerUnavailable(reason=trouble.reason, key=key, tool=tool) from trouble.__cause__ or trouble
+
+
+def _of_content(ticket: Ticket, call: Call, intent: Intent) -> Call:
+    """Return the call with what its content has to do with the recorded one."""
+    now = ticket.fingerprint(intent.salt)
+    differs = ticket.differing(intent.fingerprint, now)
+    if differs:
+        call = replace(call, differs=differs)
+    if ticket.same_payload is not None:
+        call = replace(call, same_payload=ticket.same_payload(intent.fingerprint, now))
+    return call
+
+
+def _other(ticket: Ticket, row: IntentRow) -> Other:
+    known = lookup.fingerprint_of(row)
+    same = not ticket.differing(known, ticket.fingerprint(bytes.fromhex(row.salt)))
+    return Other(row.id, row.key, OutcomeState(row.outcome), restored(row.turn) == ticket.identity.turn, same)
+
+
+def _database(url: str, busy_timeout: float, schema: str | None) -> SQLite:
+    try:
+        parsed: URL = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError, TypeError):
+        # Without its text: it may hold a password.
+        raise ConfigurationError(
+            "The database URL cannot be read. Write `sqlite:///path/to/agent.db`."
+        ) from None
+    if backend != "sqlite":
+        raise ConfigurationError(
+            f"A ledger in `{backend}` is not supported by this version. Write `sqlite:///path/to/agent.db`."
+        )
+    if schema is not None:
+        raise ConfigurationError(f"`schema` is {schema!r}, but SQLite has no schemas. Leave it out.")
+    return SQLite(parsed, min(busy_timeout, LONGEST_WAIT))

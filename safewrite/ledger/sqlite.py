@@ -1,0 +1,173 @@
+"""SQLite: how it is opened, what a unit of writing begins with, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool, StaticPool
+
+from safewrite.errors import ConfigurationError
+from safewrite.ledger.statements import Statements, statements
+from safewrite.ledger.texts import stamp_text
+
+_BUSY, _FULL, _CORRUPT = "ledger_busy", "ledger_full", "ledger_corrupt"
+_READ_ONLY, _IO = "ledger_read_only", "ledger_io"
+
+_REASONS: dict[int, str] = {
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_PROTOCOL: _BUSY,
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: _IO,
+    sqlite3.SQLITE_IOERR: _IO,
+    sqlite3.SQLITE_CORRUPT: _CORRUPT,
+    sqlite3.SQLITE_NOTADB: _CORRUPT,
+    sqlite3.SQLITE_CONSTRAINT: "ledger_conflict",
+    sqlite3.SQLITE_SCHEMA: "ledger_schema",
+}
+_SCHEMA_WORDS = ("no such table", "no such column", "has no column named")
+
+_PAUSE = 0.005
+
+
+class SQLite:
+    """A SQLite database, by its URL.  Opens nothing by itself.
+
+    The driver is left in autocommit, so that transactions begin and end where the ledger says.
+    """
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    begin = "BEGIN IMMEDIATE"
+    """A unit that writes takes the write lock first: a reader that turns writer fails at once when beaten to it."""
+
+    def __init__(self, url: URL, busy_timeout: float) -> None:
+        if url.get_driver_name() != "pysqlite":
+            raise ConfigurationError(
+                f"`{_shown(url)}` names a driver that cannot be used. Write `sqlite:///path/to/agent.db`."
+            )
+        name = url.database or ""
+        self.memory = name in ("", ":memory:") or "mode=memory" in str(url)
+        self.path = None if self.memory or name.startswith("file:") else Path(name).absolute()
+        # Absolute from the start: a change of the working directory must not lead to another file.
+        self.url = url if self.path is None else url.set(database=str(self.path))
+        self.engine = self._engine(busy_timeout)
+
+    def _engine(self, busy_timeout: float) -> Engine:
+        return create_engine(
+            self.url,
+            poolclass=StaticPool if self.memory else NullPool,
+            connect_args={"isolation_level": None, "check_same_thread": False, "timeout": busy_timeout},
+        )
+
+    @property
+    def sql(self) -> Statements:
+        """The statements, as this driver takes them."""
+        return statements(_DIALECT)
+
+    def stamp(self, unix: float) -> str:
+        """Return an instant as a column holds it."""
+        return stamp_text(unix)
+
+    # Opening -----------------------------------------------------------------------------------------------------
+
+    def connect(self) -> Any:
+        """Return a pooled connection whose driver's own is ready for reading.  Raises `ConfigurationError`."""
+        self.check_path()
+        try:
+            pooled = self.engine.raw_connection()
+            raw: Any = pooled.driver_connection
+            raw.execute("PRAGMA foreign_keys = ON")
+            raw.execute("PRAGMA synchronous = FULL")
+            raw.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        except SQLAlchemyError as error:
+            raise self.unusable(error.__cause__ or error) from error
+        except self.errors as error:
+            if self.reason(error) == _BUSY:
+                raise
+            raise self.unusable(error) from error
+        return pooled
+
+    def make_durable(self, raw: Any, until: float) -> None:
+        """Make a connection ready for writing: a log written ahead, so that readers never wait.
+
+        Changing to it needs the file alone for a moment, and does not wait by itself.  Raises `ConfigurationError`.
+        """
+        if self.memory:
+            return
+        mode = ""
+        while not mode:
+            try:
+                mode = raw.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
+            except self.errors as error:
+                if self.reason(error) != _BUSY:
+                    raise self.unusable(error) from error
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE)
+        if mode != "wal":
+            raise ConfigurationError(
+                f"The ledger {self.named} cannot be written safely: its journal mode is `{mode}` and does not change "
+                "to `wal`. It is read-only, or on a file system without shared memory (a network share). Nothing was "
+                "sent. Use a file on a local disk."
+            )
+
+    def check_path(self) -> None:
+        """Raise `ConfigurationError` for a path that no file can be made at."""
+        if self.path is None:
+            return
+        if self.path.is_dir():
+            raise ConfigurationError(
+                f"The ledger {self.named} is a folder. Nothing was sent. Name a file in it, such as "
+                f"`{self.path / 'safewrite.db'}`."
+            )
+        if not self.path.parent.is_dir():
+            raise ConfigurationError(
+                f"The ledger {self.named} lies in a folder that is not there. Nothing was sent. "
+                f"Make it (`mkdir -p {self.path.parent}`), or name another file."
+            )
+
+    # What errors mean --------------------------------------------------------------------------------------------
+
+    @property
+    def named(self) -> str:
+        """The database, as messages call it."""
+        return f"`{self.path or _shown(self.url)}`"
+
+    def reason(self, error: BaseException) -> str:
+        """Return the stable code for an error of the driver."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            return "ledger_error"
+        if any(words in str(error) for words in _SCHEMA_WORDS):
+            return "ledger_schema"
+        return _REASONS.get(code & 0xFF, "ledger_error")
+
+    def may_repeat(self, error: BaseException, raw: Any) -> bool:
+        """Whether a failed commit left the transaction as it was, to be committed again."""
+        return self.reason(error) == _BUSY and bool(raw.in_transaction)
+
+    def unusable(self, error: BaseException) -> ConfigurationError:
+        """Return the error for a database that cannot be opened, or not be written at all."""
+        what = {
+            _READ_ONLY: "is read-only. Make the file and its folder writable for this process",
+            _CORRUPT: "is not a SQLite database, or is damaged. Name another file, or restore it from a backup",
+            _IO: "cannot be opened. Look at the rights of the file and its folder, and at the disk",
+            _FULL: "cannot be written: the disk is full, or a limit is reached. Make room",
+        }.get(self.reason(error), "cannot be used")
+        return ConfigurationError(f"The ledger {self.named} {what}. Nothing was sent. SQLite says: {error}.")
+
+
+_DIALECT = SQLiteDialect_pysqlite(paramstyle="qmark")
+
+
+def _shown(url: URL) -> str:
+    return url.render_as_string(hide_password=True)

@@ -1,0 +1,263 @@
+"""Connections, and the units of work that run on them: one writes at a time, many read.
+
+The connections are the ledger's own.  One is held for writing, behind a lock: threads of one process queue there,
+where waiting is fair, and only the winner meets the other processes.  Reading uses it too while it is free, for its
+cache is warm; else one of a few that only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import RLock, get_ident
+from typing import Any, TypeVar
+
+from safewrite.ledger.forks import generation
+from safewrite.ledger.sqlite import SQLite
+from safewrite.ledger.units import Proof, Trouble, Unit
+
+T = TypeVar("T")
+
+LONGEST_WAIT = 86_400.0
+"""Seconds that any wait is cut to: drivers count milliseconds in 32 bits."""
+
+_READERS = 8
+"""Connections for reading that are kept."""
+
+
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A connection: as the pool knows it, and as the driver does."""
+
+    pooled: Any
+    raw: Any
+    durable: bool = False
+    """It was made ready for writing."""
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # it is given up, whatever state it is in
+            self.pooled.close()
+
+
+@dataclass(eq=False, slots=True)
+class _Connections:
+    """What one process has open.  A child of it makes its own, and never touches these."""
+
+    lock: Any = field(default_factory=RLock)
+    """Held around the connection that writes.  Reentrant only because such a lock knows its owner."""
+    thread: int = 0
+    """The thread that holds it, by its identifier."""
+    writer: _Held | None = None
+    readers: deque[_Held] = field(default_factory=deque)
+    checked: bool = False
+    """The tables were seen to be those of this version."""
+
+
+class Store:
+    """The connections to one database.  `check` is called once per process, before anything else is done."""
+
+    def __init__(self, database: SQLite, *, wait: float, check: Callable[[SQLite, Any], None]) -> None:
+        self._database = database
+        self._wait = min(wait, LONGEST_WAIT)
+        self._check = check
+        self._closed = False
+        self._first = generation()
+        self._processes: dict[int, _Connections] = {}
+
+    # Writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[Unit], tuple[T, Proof | None]]) -> T:
+        """Run a unit in one durable transaction.  It may be run again, so it does nothing but database work.
+
+        Raises `Trouble` with nothing written, or whatever the unit raises, likewise.
+        """
+        own, me, until = self._own(), get_ident(), time.monotonic() + self._wait
+        if own.thread == me:
+            raise Trouble("ledger_nested")
+        try:
+            if not own.lock.acquire(timeout=self._wait):
+                raise Trouble("ledger_busy")
+            own.thread = me
+            held = self._writer(own)
+            if not held.durable:
+                self._make_durable(held, until)
+            return self._transaction(own, held, work, until)
+        finally:
+            # An interrupt can strike between taking the lock and knowing it, so what is not held is let go as well;
+            # and nothing is called before that, for an interrupt would come out of the call.
+            if own.thread == me:
+                own.thread = 0
+            try:  # noqa: SIM105
+                own.lock.release()
+            except RuntimeError:
+                pass
+
+    def _transaction(
+        self, own: _Connections, held: _Held, work: Callable[[Unit], tuple[T, Proof | None]], until: float
+    ) -> T:
+        done: tuple[T, Proof | None] | None = None
+        try:
+            held.raw.execute(self._database.begin)
+            done = work(self._unit(held))
+            self._commit(held.raw, until)
+            return done[0]
+        except self._database.errors as error:
+            self._undo(own, held, certain=done is None)
+            if done is not None and self._landed(own, done[1]):
+                return done[0]
+            raise Trouble(self._database.reason(error)) from error
+        except BaseException:
+            self._undo(own, held, certain=True)
+            raise
+
+    def _commit(self, raw: Any, until: float) -> None:
+        while True:
+            try:
+                raw.execute("COMMIT")
+                return
+            except self._database.errors as error:
+                if not self._database.may_repeat(error, raw) or time.monotonic() >= until:
+                    raise
+                time.sleep(0.005)
+
+    def _undo(self, own: _Connections, held: _Held, *, certain: bool) -> None:
+        """Roll back; give the connection up where that fails, or where it may say what is not on the disk."""
+        try:
+            if held.raw.in_transaction:
+                held.raw.execute("ROLLBACK")
+        except self._database.errors:
+            certain = False
+        if not certain and not self._database.memory:
+            own.writer = None
+            held.close()
+
+    def _landed(self, own: _Connections, proof: Proof | None) -> bool:
+        """Whether a unit stands although its commit ended with an error: look for its newest row, on another line."""
+        if proof is None:
+            return True
+        asked = {"intent": proof.intent, "sequence": proof.sequence}
+        try:
+            found = self._asked(own, self._writer(own), lambda unit: unit.row(unit.sql.hash, asked))
+        except Trouble:
+            return False
+        return found is not None and found[0] == proof.hash
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, query: Callable[[Unit], T], *, long: bool = False) -> T:
+        """Run a unit that only reads; `long` keeps it off the connection that writes.  Raises `Trouble`."""
+        own, me = self._own(), get_ident()
+        must = not own.checked or self._database.memory
+        if not must and (long or own.thread == me):
+            return self._aside(own, query)
+        try:
+            if own.lock.acquire(timeout=self._wait) if must else own.lock.acquire(blocking=False):
+                own.thread = me
+                return self._asked(own, self._writer(own), query)
+        finally:
+            if own.thread == me:
+                own.thread = 0
+            try:  # noqa: SIM105
+                own.lock.release()
+            except RuntimeError:
+                pass
+        if must:
+            raise Trouble("ledger_busy")
+        return self._aside(own, query)
+
+    def _asked(self, own: _Connections, held: _Held, query: Callable[[Unit], T]) -> T:
+        try:
+            return query(self._unit(held))
+        except self._database.errors as error:
+            self._undo(own, held, certain=False)
+            raise Trouble(self._database.reason(error)) from error
+
+    def _aside(self, own: _Connections, query: Callable[[Unit], T]) -> T:
+        try:
+            held = own.readers.pop()
+        except IndexError:
+            held = self._open()
+        try:
+            result = query(self._unit(held))
+        except BaseException as error:
+            held.close()
+            if isinstance(error, self._database.errors):
+                raise Trouble(self._database.reason(error)) from error
+            raise
+        own.readers.append(held)
+        if self._closed or len(own.readers) > _READERS:
+            self._drain(own, 0 if self._closed else _READERS)
+        return result
+
+    # Connections -------------------------------------------------------------------------------------------------
+
+    def _own(self) -> _Connections:
+        """Return what this process has open.  What a parent has stays referred to here, and is never closed here."""
+        if self._closed:
+            raise Trouble("ledger_closed")
+        process = generation()
+        if self._database.memory and process != self._first:
+            raise Trouble("ledger_forked")
+        return self._processes.get(process) or self._processes.setdefault(process, _Connections())
+
+    def _writer(self, own: _Connections) -> _Held:
+        """Return the connection that writes, opened and looked over if need be.  The lock is held."""
+        if self._closed:
+            raise Trouble("ledger_closed")
+        if own.writer is None:
+            own.writer = self._open()
+        if own.writer.raw.in_transaction:  # an interrupt came while one was being undone
+            self._undo(own, own.writer, certain=False)
+            return self._writer(own)
+        if not own.checked:
+            self._check(self._database, own.writer.raw)
+            own.checked = True
+        return own.writer
+
+    def _make_durable(self, held: _Held, until: float) -> None:
+        try:
+            self._database.make_durable(held.raw, until)
+        except self._database.errors as error:
+            raise Trouble(self._database.reason(error)) from error
+        held.durable = True
+
+    def _open(self) -> _Held:
+        try:
+            pooled = self._database.connect()
+        except self._database.errors as error:
+            raise Trouble(self._database.reason(error)) from error
+        return _Held(pooled, pooled.driver_connection)
+
+    def _unit(self, held: _Held) -> Unit:
+        return Unit(held.raw, self._database.sql, self._database.stamp)
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection of this process.  Units that run are waited for; later ones raise `Trouble`."""
+        own = self._processes.get(generation())
+        if own is None:
+            self._closed = True
+            return
+        held = None
+        try:
+            own.lock.acquire(timeout=self._wait)
+            self._closed = True
+            held, own.writer = own.writer, None
+        finally:
+            try:  # noqa: SIM105
+                own.lock.release()
+            except RuntimeError:
+                pass
+        if held is not None:
+            held.close()
+        self._drain(own, 0)
+        self._database.engine.dispose()
+
+    def _drain(self, own: _Connections, keep: int) -> None:
+        while len(own.readers) > keep:
+            with contextlib.suppress(IndexError):
+                own.readers.popleft().close()
