@@ -219,7 +219,7 @@ _CATALOGUE = (
     _Known("reserve_share", 0.25, _share, "part of what is left that is kept for a reconciling read"),
     _Known("reserve_floor", 0.5, _zero_or_more, "the least that is kept for it, where that fits"),
     _Known("lease_margin", 5.0, _zero_or_more, "how much longer than its call a lease lives"),
-    _Known("grace", 1.0, _zero_or_more, "how long a call may clean up after its limit"),
+    _Known("grace", 0.5, _zero_or_more, "how long a call may clean up after its limit"),
     _Known("threads", 64, _count, "the most bodies that run in our threads at once"),
     _Known("busy_timeout", 5.0, _zero_or_more, "how long to wait for a lock of the ledger (SQLite)"),
     _Known("connect_timeout", 5.0, _positive, "how long to wait for a connection to the ledger"),

@@ -21,7 +21,7 @@ DEFAULTS = {
     "reserve_share": 0.25,
     "reserve_floor": 0.5,
     "lease_margin": 5.0,
-    "grace": 1.0,
+    "grace": 0.5,
     "threads": 64,
     "busy_timeout": 5.0,
     "connect_timeout": 5.0,
@@ -115,7 +115,7 @@ def test_a_tool_is_laid_between() -> None:
     resolved = resolve_settings({"grace": 2}, {"SAFEWRITE_MAX_ATTEMPTS": "7"})
     of_tool = resolved.for_tool({"max_attempts": 1, "grace": 3, "threads": None})
     assert (of_tool.max_attempts, of_tool.grace, of_tool.threads) == (1, 2.0, 64)
-    assert row(of_tool, "grace").overrode == (("tool", 3.0), ("default", 1.0))
+    assert row(of_tool, "grace").overrode == (("tool", 3.0), ("default", 0.5))
     assert resolved.max_attempts == 7
     assert of_tool.for_tool({}) == resolved
 
