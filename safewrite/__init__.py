@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from safewrite.guard import Alert, SafeWrite
     from safewrite.outcome import Outcome
+    from safewrite.planning import Plan, plan
     from safewrite.report import WriteReport
     from safewrite.tool import ALL_ARGUMENTS
     from safewrite.verdicts import Applied, GoalMet, GoalNotMet, Inconclusive, NotApplied, StillRunning
@@ -63,6 +64,7 @@ _ROOMS = {
     ),
     "guard": ("Alert", "SafeWrite"),
     "outcome": ("Outcome",),
+    "planning": ("Plan", "plan"),
     "report": ("WriteReport",),
     "tool": ("ALL_ARGUMENTS",),
     "verdicts": ("Applied", "GoalMet", "GoalNotMet", "Inconclusive", "NotApplied", "StillRunning"),
@@ -93,6 +95,7 @@ __all__ = [
     "NotSent",
     "Outcome",
     "OutcomeUnknown",
+    "Plan",
     "Rejected",
     "SafeWrite",
     "SafeWriteError",
@@ -103,6 +106,7 @@ __all__ = [
     "WriteRejected",
     "WriteReport",
     "current_attempt",
+    "plan",
     "run",
     "turn",
 ]
