@@ -351,20 +351,23 @@ def _adapter(hint: Any, kind: Any) -> Callable[[Any], Any]:
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+    def as_it_is(value: Any) -> Any:
+        return value
+
     if kind is inspect.Parameter.VAR_POSITIONAL:
         hint = tuple[hint, ...]
     elif kind is inspect.Parameter.VAR_KEYWORD:
         hint = dict[str, hint]
     try:
         return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python
-    except PydanticUserError:
-        pass
     except PydanticSchemaGenerationError:
-        return lambda value: value
-    try:  # a type that brings its own configuration
+        return as_it_is
+    except PydanticUserError:  # a type that brings its own configuration
+        pass
+    try:
         return TypeAdapter(hint).validate_python
-    except (PydanticUserError, PydanticSchemaGenerationError):
-        return lambda value: value
+    except PydanticUserError:
+        return as_it_is
 
 
 def _plain_value(hint: Any) -> Any:

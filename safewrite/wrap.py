@@ -34,12 +34,15 @@ class Write(Protocol[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Write, and return the value or raise a typed error."""
+        ...
 
     def reconcile(self, fn: C) -> C:
         """Declare the function that finds out, by observation, whether the write happened."""
+        ...
 
     def outcome(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Write, and return the `Outcome` (awaitable for a coroutine tool); raises only on misuse."""
+        ...
 
     def options(
         self,
@@ -51,15 +54,19 @@ class Write(Protocol[P, R]):
         beside_unknown: bool = False,
     ) -> Write[P, R]:
         """Return this tool with options for its next call."""
+        ...
 
     def as_tool(self) -> Callable[P, Any]:
         """Return this tool for agent frameworks: it returns a `WriteReport` where this one raises."""
+        ...
 
     def peek(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[Any] | None:
         """Return the outcome on record, or None; never sends."""
+        ...
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the idempotency key of this call."""
+        ...
 
 
 def wrapper(guard: Guard, options: CallOptions) -> Write[Any, Any]:

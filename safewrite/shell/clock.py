@@ -40,18 +40,23 @@ class Clock(Protocol):
 
     def now(self) -> Moment:
         """Return this instant."""
+        ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Block until `event` is set or `seconds` have passed; return whether it is set."""
+        ...
 
     def sleep(self, seconds: float) -> None:
         """Block for `seconds`."""
+        ...
 
     async def wait_for(self, future: asyncio.Future[Any], seconds: float) -> bool:
         """Wait until `future` is done or `seconds` have passed, cancelling nothing; return whether it is done."""
+        ...
 
     async def pause(self, seconds: float) -> None:
         """Let `seconds` pass for this task."""
+        ...
 
 
 class SystemClock:

@@ -73,6 +73,7 @@ class Host(Protocol):
     @property
     def ledger(self) -> Ledger:
         """The ledger, opened at first use."""
+        ...
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ def _declared(result: object, reading: Reading) -> Finding | None:
         return None
     try:
         said = reading.classify(result)
-        return None if said is None else Finding(OutcomeState(said), "classified")
+        return None if said is None else Finding(OutcomeState(str(said)), "classified")
     except Exception:
         return Finding(OutcomeState.UNKNOWN, "classify_failed")
 
