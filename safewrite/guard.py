@@ -28,6 +28,7 @@ from safewrite.wrap import Write, wrapper
 
 if TYPE_CHECKING:
     from safewrite.audit.queries import Audit
+    from safewrite.audit.records import IntentRecord
     from safewrite.ledger.model import Intent
     from safewrite.ledger.sql import Ledger
     from safewrite.recovery import Recovered
@@ -216,6 +217,17 @@ class SafeWrite:
     async def adeliver(self, attempt_id: str, value: object, *, object_id: str | None = None) -> Outcome[Any]:
         """Do as `deliver`, from a coroutine."""
         return await aio.shielded(self.threads, lambda: self.deliver(attempt_id, value, object_id=object_id))
+
+    def resolve(self, key: str, *, applied: bool, by: str, note: str) -> IntentRecord:
+        """Record a person's word on an intent that is unknown, and return the intent after it.
+
+        `by` says who looked, `note` what they saw.  Nothing is sent for the intent again; proof that comes later
+        wins, with an alarm where it says otherwise.  Raises `ConfigurationError` for a key that is not on record,
+        an empty `by` or `note`, and an intent that is not unknown.
+        """
+        from safewrite.audit.resolve import resolve
+
+        return resolve(self.ledger, key, applied=applied, by=by, note=note)
 
     def recover(self, *, resend: bool = False) -> Recovered:
         """Take up what crashes and timeouts left open: reconcile it, and send again only with `resend=True`."""

@@ -85,6 +85,7 @@ CODES: Final[Mapping[str, str]] = {
     "classify_failed": "The dependency's own `classify` raised an error.",
     "deadline_passed": "The deadline had passed before the body began.",
     "found": "A read found the effect.",
+    "decided_meanwhile": "The outcome had become known before the body began.",
     "goal_met": "The body found the goal met already.",
     "goal_not_met": "The goal is not met, which a later effect can still change.",
     "in_flight": "Another call is carrying it out.",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import inf
 
 from safewrite.core.commands import Command
-from safewrite.core.events import Event, Moment, OutcomeState, Promises
+from safewrite.core.events import Event, Moment, OutcomeState, Promises, Refused
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import refold
-from safewrite.core.phrases import EVIDENCE, counted, decided, explain, happened, seconds
+from safewrite.core.phrases import EVIDENCE, OUTCOMES, counted, decided, explain, happened, seconds
 from safewrite.core.rulebook import RULES
 from safewrite.core.state import State
 
@@ -26,6 +26,8 @@ class Row:
     sequence: int
     event: Event
     command: Command
+    outcome: OutcomeState | None = None
+    """The intent's outcome that was stored with it; None: not known, the fold's is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,18 @@ def tell(rows: Iterable[Row], now: Moment | None = None) -> Story:
     `now` is the instant for which it is told whether an attempt may still take effect; default: that of the newest
     row.  Never fails: a row that cannot follow on those before it is told as such, and changes nothing.
     """
-    state, promises, lines, at = State(), Promises(), [], now
+    state, promises, lines, at, refused = State(), Promises(), [], now, ""
     for row in rows:
         line, state = _line(row, state)
         lines.append(line)
         promises = _promises(row.event) or promises
         at = now or row.event.at
+        refused = row.event.fact.reason if isinstance(row.event.fact, Refused) else refused
     settles_in = None if at is None else _finite(state.settles_in(promises, at))
     settles_in = 0.0 if at is None else settles_in
     settling = _settling(state, promises, settles_in)
     story = Story(tuple(lines), "", state, promises, settles_in, settling)
-    return Story(story.lines, _summary(story), state, promises, settles_in, settling)
+    return Story(story.lines, _summary(story, refused), state, promises, settles_in, settling)
 
 
 def _promises(event: Event) -> Promises | None:
@@ -108,7 +111,7 @@ def _finite(length: float) -> float | None:
 def _line(row: Row, before: State) -> tuple[Line, State]:
     try:
         after, command = refold(before, row.event)
-        differs = "" if command == row.command else _differs(command, row.command)
+        differs = _differs(command, row.command) or _drifted(after.outcome, row.outcome)
     except Impossible as error:
         after, differs = before, f"this row cannot follow on those before it ({error})"
     rule = row.command.rule
@@ -118,7 +121,7 @@ def _line(row: Row, before: State) -> tuple[Line, State]:
         decided(row.command),
         rule,
         RULES.get(rule, "A rule that this version does not know."),
-        after.outcome,
+        row.outcome or after.outcome,
         differs,
     )
     return line, after
@@ -131,16 +134,20 @@ def _differs(today: Command, then: Command) -> str:
     return f"{decided(today) or 'nothing'}, by rule {today.rule}"
 
 
+def _drifted(today: OutcomeState, then: OutcomeState | None) -> str:
+    return "" if then in (None, today) else f"the outcome after it is {OUTCOMES[today]}"
+
+
 # The whole ---------------------------------------------------------------------------------------------------
 
 
-def _summary(story: Story) -> str:
+def _summary(story: Story, refused: str) -> str:
     state = story.state
     made = counted(state.epoch, "attempt")
     if state.outcome is OutcomeState.APPLIED:
         text = _applied(state, made)
     elif state.outcome is OutcomeState.NOT_APPLIED:
-        text = _not_applied(state, made)
+        text = _not_applied(state, made, refused)
     else:
         text = f"Unknown after {made}. {_each(state)}"
     still = story.may_still_land and state.outcome is not OutcomeState.NOT_APPLIED
@@ -157,12 +164,18 @@ def _applied(state: State, made: str) -> str:
     return f"Applied, known from {known}{by}, after {made}."
 
 
-def _not_applied(state: State, made: str) -> str:
+def _not_applied(state: State, made: str, refused: str) -> str:
     if not state.attempts:
-        return "Not applied: nothing was ever sent."
+        nothing = "Not applied: nothing was ever sent"
+        return _joined(f"{nothing} (`{refused}`).", explain(refused)) if refused else f"{nothing}."
     if any(a.evidence == "person" for a in state.attempts):
         return f"Not applied, on the word of {state.person}, after {made}. Nothing will be sent for it."
-    return f"Not applied: none of {made} took effect, or still can. {_each(state)}"
+    none = (
+        "the attempt did not take effect, and cannot"
+        if state.epoch == 1
+        else f"none of {made} took effect, or can"
+    )
+    return f"Not applied: {none} any more. {_each(state)}"
 
 
 def _each(state: State) -> str:

@@ -362,9 +362,34 @@ def test_promises_of_rows_without_a_call_count() -> None:
 def test_a_rejection_names_its_reason() -> None:
     """Not applied, with what the dependency said of each attempt."""
     assert told(CLAIM, Ended(1, NO)).summary == (
-        f"Not applied: none of 1 attempt took effect, or still can. Attempt 1: not applied (`http_403`). "
+        f"Not applied: the attempt did not take effect, and cannot any more. Attempt 1: not applied (`http_403`). "
         f"{REASONS['http_403']}"
     )
+
+
+def test_several_attempts_that_were_not_applied_are_told_one_by_one() -> None:
+    """Each attempt has its own reason."""
+    busy = Finding(OutcomeState.NOT_APPLIED, "connect_refused", again=True)
+    assert told(CLAIM, Ended(1, busy), SECOND, Ended(2, NO)).summary == (
+        "Not applied: none of 2 attempts took effect, or can any more. "
+        f"Attempt 1: not applied (`connect_refused`). {REASONS['connect_refused']} "
+        f"Attempt 2: not applied (`http_403`). {REASONS['http_403']}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            "budget_exhausted",
+            "Not applied: nothing was ever sent (`budget_exhausted`). Too little time was left to send.",
+        ),
+        ("moonlight", "Not applied: nothing was ever sent (`moonlight`)."),
+    ],
+)
+def test_a_call_that_was_refused_says_why_nothing_was_sent(reason: str, expected: str) -> None:
+    """The newest refusal is the reason; rows after it that are none do not hide it."""
+    assert told(Refused("pool_exhausted"), Refused(reason), Blocked(("i-9",))).summary == expected
 
 
 @pytest.mark.parametrize(
@@ -446,6 +471,15 @@ def test_a_row_that_cannot_follow_is_told_and_changes_nothing() -> None:
     assert "this row cannot follow on those before it" in story.lines[0].differs
     assert story.lines[0].outcome is OutcomeState.NOT_APPLIED
     assert story.state.epoch == 1
+
+
+def test_an_outcome_that_was_stored_otherwise_is_told() -> None:
+    """What was stored is shown; that today's fold comes to something else stands beside."""
+    first, second = rows(CLAIM, Ended(1, RETURNED))
+    stored = [replace(first, outcome=OutcomeState.UNKNOWN), replace(second, outcome=OutcomeState.UNKNOWN)]
+    lines = tell(stored).lines
+    assert [line.outcome.value for line in lines] == ["unknown", "unknown"]
+    assert [line.differs for line in lines] == ["", "the outcome after it is applied"]
 
 
 def test_a_rule_of_another_version_is_told_as_such() -> None:
