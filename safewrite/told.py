@@ -44,7 +44,7 @@ def outcome_of(job: Job, answer: Answer) -> Outcome[Any]:
         key=identity.key,
         intent_id=intent.id if intent is not None else "",
         attempts=state.epoch if state is not None else 0,
-        trace=job.id,
+        trace=job.meta.trace,
         tool=identity.tool,
         blocked_by_key=_key_of_other(job, answer),
         again=again,
