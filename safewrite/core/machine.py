@@ -96,7 +96,7 @@ def decide(state: State, event: Event) -> Command:
     call, now = event.call, event.at
     if call is None:
         return Nothing("N1")
-    command = _decide(state, call, now, event.lease_at or now)
+    command = _decide(state, call, now, event.lease_at or now, asked=isinstance(event.fact, Asked))
     if isinstance(command, Answer) and isinstance(event.fact, Asked) and not call.quiet:
         return _on_record(state, command)
     return command
@@ -111,11 +111,11 @@ def _on_record(state: State, answer: Answer) -> Command:
     return Note("A3", Refused(answer.reason, answer.names, answer.other))
 
 
-def _decide(s: State, c: Call, now: Moment, lease_now: Moment) -> Command:
+def _decide(s: State, c: Call, now: Moment, lease_now: Moment, *, asked: bool) -> Command:
     if c.differs:
         return Answer("M1", AnswerKind.MISMATCH, s.outcome, "other_content", names=c.differs)
     if s.outcome is OutcomeState.APPLIED:
-        return _applied(s, c, now)
+        return _applied(s, c, now, asked=asked)
     newest = s.newest
     if newest is not None and newest.call == c.id and newest.concluded is None:
         return Run("R1", newest.number)
@@ -128,8 +128,9 @@ def _decide(s: State, c: Call, now: Moment, lease_now: Moment) -> Command:
     return _something_open(s, c, now)
 
 
-def _applied(s: State, c: Call, now: Moment) -> Answer:
-    mine = s.applied_at == s.revision or s.sends_of(c.id) > 0
+def _applied(s: State, c: Call, now: Moment, *, asked: bool) -> Answer:
+    # The fact that made it applied is this call's own where it comes with one; who only asks finds it on record.
+    mine = s.sends_of(c.id) > 0 or (s.applied_at == s.revision and not asked)
     return Answer(
         "A1",
         AnswerKind.VALUE,
