@@ -198,7 +198,8 @@ class Guard:
         kept = tool.left_out()
 
         def digests(salt: bytes) -> dict[str, str]:
-            return fingerprint(content, leave_out=kept, redacted=secret, salt=salt)
+            # All of them keyed with the intent's salt: where contents are deleted, nothing can be guessed from these.
+            return fingerprint(content, leave_out=kept, redacted=content, salt=salt)
 
         def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
             # What is redacted may change from call to call (a token is renewed): that costs the key, not the call.

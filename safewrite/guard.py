@@ -302,7 +302,7 @@ class SafeWrite:
                 key=intent.identity.key,
             )
         guard = Guard(self, tool)
-        arguments, missing = decode_arguments(self.ledger.arguments(intent.id), tool.hints)
+        arguments, missing = decode_arguments(self.ledger.arguments(intent.id), tool.argument_codecs)
         left = within if within is not None else self.settings.operation_timeout
         meta = Meta(worker=worker or self.worker, trace=trace, dependency=tool.dependency.name)
         refusal = "redacted_argument" if sends and missing else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from safewrite.core.events import Promises
-from safewrite.core.intent import Uncanonical, canonical, is_missing
+from safewrite.core.intent import Uncanonical, is_missing, target_text
 from safewrite.dependency import NO_PROMISES, Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, MissingTarget
@@ -171,7 +171,7 @@ class Tool:
         if is_missing(chosen):
             raise MissingTarget(tool=self.name, parameters=names)
         try:
-            return canonical(chosen)
+            return target_text(chosen)
         except Uncanonical as bad:
             raise ConfigurationError(f"the target of `{self.name}` cannot be a key: {bad}", tool=self.name) from None
 

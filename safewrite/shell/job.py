@@ -378,7 +378,7 @@ class Job:
             return dict(self.arguments)  # this call's own claim made the record
         if self._recorded is None:
             text = self.ledger.arguments(self.intent.id)
-            self._recorded, _ = decode_arguments(text, self.tool.hints)
+            self._recorded, _ = decode_arguments(text, self.tool.argument_codecs)
         return {**self.arguments, **self._recorded}
 
     def read_ended(
