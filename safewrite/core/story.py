@@ -193,6 +193,8 @@ def _joined(first: str, second: str) -> str:
 
 
 def _settling(state: State, promises: Promises, settles_in: float | None) -> str:
+    if state.outcome is OutcomeState.APPLIED and state.attributable:
+        return "Applied: no further effect is expected."
     if settles_in == 0.0:
         return "Settled: no attempt can take effect any more."
     if settles_in is not None:

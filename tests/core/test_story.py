@@ -416,6 +416,15 @@ def test_a_goal_seen_is_not_claimed_as_ours() -> None:
     assert story.may_still_land
 
 
+def test_what_was_applied_for_sure_waits_for_nothing() -> None:
+    """An earlier attempt that was lost is accounted for by the effect that was seen."""
+    story = told(CLAIM, Ended(1, LOST), SECOND, Ended(2, RETURNED), now=3.0)
+    assert story.settles_in == 3.0
+    assert not story.may_still_land
+    assert story.settling == "Applied: no further effect is expected."
+    assert story.summary == "Applied, known from the reply to an attempt, after 2 attempts."
+
+
 def test_alarms_end_the_summary() -> None:
     """What the promises do not allow is never left out."""
     story = told(CLAIM, Ended(1, RETURNED), Resolved(False, "Ada", "no"))

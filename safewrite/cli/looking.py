@@ -1,0 +1,140 @@
+"""`safewrite runs`, `run`, `show` and `unknown`: what is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from safewrite.cli import views
+from safewrite.cli.exits import Exit, Stop
+from safewrite.cli.opening import existing
+from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Url, session
+
+if TYPE_CHECKING:
+    from safewrite.audit.records import Record
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    for command in (runs, run, show, unknown):
+        app.command()(command)
+
+
+def runs(
+    context: typer.Context,
+    namespace: Namespace = None,
+    limit: Limit = None,
+    url: Url = None,
+    as_json: AsJson = False,
+    no_color: NoColor = False,
+) -> None:
+    """List the runs in numbers, the newest first."""
+    from safewrite.audit.queries import Audit
+
+    given = session(context, url, as_json=as_json, no_color=no_color)
+    with existing(given.url) as ledger:
+        found = Audit(ledger).runs(namespace=namespace, limit=limit)
+    if as_json:
+        given.output.document({"runs": _dicts(found)})
+        return
+    views.runs(given.output, found)
+
+
+def run(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The name of the run.", show_default=False)],
+    namespace: Namespace = None,
+    url: Url = None,
+    as_json: AsJson = False,
+    no_color: NoColor = False,
+) -> None:
+    """Show the intents of a run in order, with their attempts.
+
+    `--json` adds their rows.
+    """
+    from safewrite.audit.queries import Audit
+
+    given = session(context, url, as_json=as_json, no_color=no_color)
+    with existing(given.url) as ledger:
+        found = Audit(ledger).run(run, namespace=namespace)
+    if not found:
+        raise Stop(
+            f"There is no run `{run}` in the ledger. `safewrite runs` lists those that are.", Exit.USAGE
+        )
+    if as_json:
+        given.output.document({"run": run, "intents": _dicts(found)})
+        return
+    views.run(given.output, found)
+
+
+def show(
+    context: typer.Context,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY|INTENT|ATTEMPT|TRACE",
+            help="The key of an intent, its id, the id of one of its attempts, or the trace of a call.",
+            show_default=False,
+        ),
+    ],
+    url: Url = None,
+    as_json: AsJson = False,
+    no_color: NoColor = False,
+) -> None:
+    """Show one intent, its attempts, and every row with its rule.
+
+    A trace shows every intent that the call wrote to.
+    """
+    from safewrite.audit.queries import Audit
+
+    given = session(context, url, as_json=as_json, no_color=no_color)
+    with existing(given.url) as ledger:
+        found = Audit(ledger).find(reference)
+    if not found:
+        raise Stop(
+            f"Nothing in the ledger has the key, id or trace `{reference}`. `safewrite runs` and "
+            "`safewrite run RUN` lead to what is there.",
+            Exit.USAGE,
+        )
+    if as_json:
+        given.output.document({"intents": _dicts(found)})
+        return
+    for place, intent in enumerate(found):
+        if place:
+            given.output.lines("")
+        views.intent(given.output, intent)
+
+
+def unknown(
+    context: typer.Context,
+    tool: Annotated[
+        str | None,
+        typer.Option("--tool", metavar="NAME", help="Only this tool. Default: all.", show_default=False),
+    ] = None,
+    namespace: Namespace = None,
+    limit: Limit = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if any intent is unknown, for scripts.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+    no_color: NoColor = False,
+) -> None:
+    """List the intents whose outcome nobody knows, oldest first."""
+    from safewrite.audit.queries import Audit
+
+    given = session(context, url, as_json=as_json, no_color=no_color)
+    with existing(given.url) as ledger:
+        found = Audit(ledger).unknown(tool=tool, namespace=namespace, limit=limit)
+    if as_json:
+        given.output.document({"unknown": _dicts(found)})
+    else:
+        views.unknown(given.output, found)
+    if exit_code and found:
+        raise typer.Exit(Exit.PROBLEM)
+
+
+def _dicts(found: Sequence[Record]) -> list[dict[str, Any]]:
+    return [record.to_dict() for record in found]

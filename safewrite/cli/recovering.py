@@ -1,0 +1,174 @@
+"""`safewrite recover`: take up what crashes and timeouts left open, with the tools of an application."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from safewrite.cli import views
+from safewrite.cli.exits import Exit, Stop
+from safewrite.cli.opening import look
+from safewrite.cli.options import AsJson, NoColor, session
+from safewrite.cli.output import Output, clean
+
+if TYPE_CHECKING:
+    from safewrite.guard import SafeWrite
+    from safewrite.recovery import Found, Recovered
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command()(recover)
+
+
+def recover(
+    context: typer.Context,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:SW",
+            help="Where the application's SafeWrite is, or a function that makes it, such as app.tools:sw.",
+            show_default=False,
+        ),
+    ],
+    resend: Annotated[
+        bool,
+        typer.Option(
+            "--resend", help="Send again what is proven not applied. Default: only look, and settle."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    no_color: NoColor = False,
+) -> None:
+    """Settle what is open with an application's own tools.
+
+    Every open intent of its namespace is looked at with the reconcile function of its tool. MODULE is imported from
+    the working directory, so that its tools are declared; its SafeWrite names the ledger.
+    What its code prints goes to standard error. Exits with 0 if nothing stays unknown, else with 1.
+    """
+    given = session(context, as_json=as_json, no_color=no_color)
+    if given.url is not None:
+        raise Stop(f"`{place}` names its own ledger: leave `--url` out.", Exit.USAGE)
+    with contextlib.redirect_stdout(sys.stderr):
+        sw = find(place)
+        look(sw.ledger)
+        try:
+            recovered = _recover(sw, resend=resend)
+        finally:
+            sw.close()
+    _report(given.output, recovered)
+    if recovered.count("unknown"):
+        raise typer.Exit(Exit.PROBLEM)
+
+
+# Finding the SafeWrite of an application ---------------------------------------------------------------------
+
+
+def find(place: str) -> SafeWrite:
+    """Return the SafeWrite that `MODULE:NAME` names, made by calling it where it is a function."""
+    from safewrite.guard import SafeWrite
+
+    name, colon, path = place.partition(":")
+    if not name or not colon or not path:
+        raise Stop(
+            f"`{place}` is not of the form MODULE:SW. Write, for instance, `app.tools:sw`.", Exit.USAGE
+        )
+    if name.endswith(".py") or "/" in name:
+        raise Stop(f"`{name}` is a file. Write the module's name: `app.tools` for app/tools.py.", Exit.USAGE)
+    module = found = _import(name)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Stop(f"`{name}` has no `{path}`.{_there(module, SafeWrite)}", Exit.USAGE)
+        found = getattr(found, part)
+    if not isinstance(found, SafeWrite) and callable(found):
+        found = _called(place, found)
+    if not isinstance(found, SafeWrite):
+        raise Stop(
+            f"`{place}` is a `{type(found).__name__}`, not a SafeWrite or a function that makes one.",
+            Exit.USAGE,
+        )
+    return found
+
+
+def _import(name: str) -> Any:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Stop(
+                f"There is no module `{name}` here ({Path.cwd()}) or among what is installed.", Exit.USAGE
+            ) from error
+        raise Stop(f"`{name}` needs `{error.name}`, which is not installed.", Exit.USAGE) from error
+    except (Exception, SystemExit) as error:
+        raise Stop(f"`{name}` cannot be imported: {type(error).__name__}: {error}.", Exit.USAGE) from error
+
+
+def _there(module: Any, kind: type) -> str:
+    names = (
+        [name for name, value in vars(module).items() if isinstance(value, kind)]
+        if inspect.ismodule(module)
+        else []
+    )
+    return f" There is {', '.join(f'`{name}`' for name in names)}." if names else ""
+
+
+def _called(place: str, factory: Callable[[], Any]) -> Any:
+    try:
+        return factory()
+    except Exception as error:
+        raise Stop(f"`{place}()` failed: {type(error).__name__}: {error}.", Exit.USAGE) from error
+
+
+# Recovering --------------------------------------------------------------------------------------------------
+
+
+def _recover(sw: SafeWrite, *, resend: bool) -> Recovered:
+    """Recover; with coroutine tools, on an event loop of its own."""
+    from safewrite import recovery
+
+    progress = _progress if sys.stderr.isatty() else None
+    if any(tool.is_async or inspect.iscoroutinefunction(tool.reconcile) for tool in sw.tools.values()):
+        import asyncio
+
+        return asyncio.run(recovery.arecover(sw, resend=resend, progress=progress))
+    return recovery.recover(sw, resend=resend, progress=progress)
+
+
+def _progress(found: Found, done: int, total: int) -> None:
+    state = found.state.replace("_", " ")
+    sys.stderr.write(f"[{done}/{total}] {clean(found.tool)} {clean(found.target)}: {state}\n")
+
+
+def _report(output: Output, recovered: Recovered) -> None:
+    found = recovered.found
+    numbers = {state: recovered.count(state) for state in ("applied", "not_applied", "unknown")}
+    if output.as_json:
+        from safewrite.audit.records import target_value
+
+        told = [
+            {
+                "key": f.key,
+                "tool": f.tool,
+                "target": target_value(f.target),
+                "outcome": f.state,
+                "reason": f.reason,
+                "may_still_land": f.may_still_land,
+                "problem": f.problem,
+            }
+            for f in found
+        ]
+        output.document({"found": told, **numbers, "problems": len(recovered.problems)})
+        return
+    if found:
+        views.recovered(output, found)
+    counted = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in numbers.items())
+    problems = f"; {len(recovered.problems)} with a problem" if recovered.problems else ""
+    output.say(f"{len(found)} open: now {counted}{problems}." if found else "Nothing was open.")
