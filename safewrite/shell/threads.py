@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+
+_here = threading.local()
+
+
+def running() -> Work | None:
+    """Return the work that this thread carries out."""
+    found: Work | None = getattr(_here, "work", None)
+    return found
 
 
 class Work:
@@ -20,11 +29,14 @@ class Work:
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Carry it out in this thread."""
+        _here.work = self
         try:
             self.value = self._job()
         except BaseException as error:  # whatever it is, it is the caller's to judge
             self.error = error
         finally:
+            _here.work = None
             self.done.set()
             if self._then is not None:
                 self._then()
@@ -59,8 +71,12 @@ class Pool:
         self._places.release()
 
     def start(self, job: Callable[[], object], then: Callable[[], object] | None = None) -> Work:
-        """Run `job` in a thread, in the place that the caller has reserved; `then` is called there once it ended."""
-        work = Work(job, then)
+        """Run `job` in a thread, in the place that the caller has reserved; `then` is called there once it ended.
+
+        It sees the caller's context variables.
+        """
+        inside = contextvars.copy_context()
+        work = Work(lambda: inside.run(job), then)
         with self._lock:
             spare = self._idle > 0
             if spare:

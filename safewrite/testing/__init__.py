@@ -1,7 +1,8 @@
-"""What a test of a mutating tool needs: dependencies that misbehave on request, and can say what they did.
+"""What a test of a mutating tool needs: dependencies that misbehave on request, and time that the test moves.
 
 `ScriptedDependency` is a real HTTP server in a process of its own; `script` holds the steps that it can be
-told to take.  Names are loaded on first use, and nothing here imports the rest of safewrite.
+told to take.  `ManualClock` stands in for the clock of the shells.  Names are loaded on first use; but for the
+clock, nothing here imports the rest of safewrite.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from safewrite.testing import script
+    from safewrite.testing.clock import ManualClock
     from safewrite.testing.dependency import ScriptedDependency
 
-__all__ = ["ScriptedDependency", "script"]
+__all__ = ["ManualClock", "ScriptedDependency", "script"]
 
-_HOMES = {"ScriptedDependency": "safewrite.testing.dependency"}
+_HOMES = {"ManualClock": "safewrite.testing.clock", "ScriptedDependency": "safewrite.testing.dependency"}
 
 
 def __getattr__(name: str) -> object:

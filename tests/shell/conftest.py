@@ -1,0 +1,243 @@
+"""Both shells behind one face: each behaviour is written once, as a coroutine, and run through both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tenacity import wait_fixed
+
+import safewrite
+from safewrite import Applied, Attempt, Dependency, GoalMet, GoalNotMet, NotApplied, SafeWrite
+from safewrite.testing import ManualClock
+from tests.shell.remote import Remote
+
+Read = Callable[..., Any]
+WITHIN = 20.0
+"""Real seconds after which something that should have ended has not."""
+
+
+class Shell:
+    """One of the two shells: makes tools of its colour, and calls them.
+
+    Coroutine tools run on a loop in a thread of its own, so that what is abandoned lives on after the call.
+    """
+
+    def __init__(self, colour: str) -> None:
+        self.colour = colour
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def plain(self) -> bool:
+        return self.colour == "plain"
+
+    def colours(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a coroutine function in this shell's colour, the same in every other respect."""
+        if not self.plain:
+            return fn
+
+        @functools.wraps(fn)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            return to_end(fn(*args, **kwargs))
+
+        plain.__signature__ = inspect.signature(fn)  # type: ignore[attr-defined]
+        return plain
+
+    def call(self, tool: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a tool and return what it returns."""
+        if self.plain:
+            return tool(*args, **kwargs)
+        return self.start(tool, *args, **kwargs).result(WITHIN)
+
+    def start(self, tool: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+        """Begin a call, in a thread or a task of its own, in the context of the caller."""
+        context = contextvars.copy_context()
+        future: Future[Any] = Future()
+        if self.plain:
+
+            def run() -> None:
+                try:
+                    future.set_result(context.run(tool, *args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+            threading.Thread(target=run, daemon=True).start()
+            return future
+
+        def begin() -> None:
+            task = self.loop.create_task(_awaiting(tool, args, kwargs), context=context)
+            asyncio.futures._chain_future(task, future)  # type: ignore[attr-defined]
+
+        self.loop.call_soon_threadsafe(begin)
+        return future
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def close(self) -> None:
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(WITHIN)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WITHIN)
+        self._loop.close()
+
+
+async def _awaiting(tool: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return await tool(*args, **kwargs)
+
+
+async def _end_tasks() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def to_end(coroutine: Any) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise AssertionError("a plain tool cannot wait")
+
+
+@pytest.fixture(params=["plain", "coroutine"])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """One shell, then the other."""
+    made = Shell(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def remote(shell: Shell) -> Iterator[Remote]:
+    """A dependency in this process."""
+    made = Remote(shell.colour)
+    yield made
+    made.gate.open()
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with tables and nothing in it: to copy is quicker than to migrate."""
+    path = tmp_path_factory.mktemp("template") / "agent.db"
+    with SafeWrite(f"sqlite:///{path}") as sw:
+        sw.upgrade()
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path, template: Path) -> Path:
+    """A ledger's file of this test's own."""
+    path = tmp_path / "agent.db"
+    shutil.copy(template, path)
+    return path
+
+
+@pytest.fixture
+def open_sw(database: Path) -> Iterator[Callable[..., SafeWrite]]:
+    """Opens the test's ledger, as often as it is asked to: as another process would."""
+    opened: list[SafeWrite] = []
+
+    def opening(**options: Any) -> SafeWrite:
+        options.setdefault("url", f"sqlite:///{database}")
+        opened.append(SafeWrite(**options))
+        return opened[-1]
+
+    yield opening
+    for sw in opened:
+        sw.close()
+
+
+@pytest.fixture
+def sw(open_sw: Callable[..., SafeWrite]) -> SafeWrite:
+    """One `SafeWrite` over the test's ledger."""
+    return open_sw()
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """Time that moves by itself where a shell waits for nothing."""
+    with ManualClock(auto=True) as made:
+        yield made
+
+
+@pytest.fixture
+def still() -> Iterator[ManualClock]:
+    """Time that only the test moves."""
+    with ManualClock() as made:
+        yield made
+
+
+@pytest.fixture
+def run() -> Iterator[None]:
+    """Run "r1", turn 1."""
+    with safewrite.run("r1"), safewrite.turn(1):
+        yield
+
+
+class Tools:
+    """Makes the tool that most of these tests call, in the colour of their shell."""
+
+    def __init__(self, shell: Shell, remote: Remote, open_sw: Callable[..., SafeWrite]) -> None:
+        self._shell, self._remote, self._open = shell, remote, open_sw
+
+    def __call__(self, sw: SafeWrite | None = None, read: Read | str | None = "key", **options: Any) -> Any:
+        """Return the tool `cancel`; `read`: "key" (looks up by key), "state", None, or a coroutine function.
+
+        Without `sw` it stands on a `SafeWrite` of its own over the test's ledger, as in another process.
+        """
+        remote, shell = self._remote, self._shell
+
+        async def cancel(sub_id: str, reason: str = "", amount: int = 1, *, attempt: Attempt) -> str:
+            """Cancel a subscription."""
+            return await remote.write(sub_id, attempt, reason=reason, amount=amount)
+
+        async def by_key(attempt: Attempt) -> Applied[str] | NotApplied:
+            found = remote.by_key(attempt.key)
+            return Applied(f"{found.target} done") if found is not None else NotApplied()
+
+        async def state(sub_id: str) -> GoalMet[str] | GoalNotMet:
+            remote.reads += 1
+            return GoalMet(f"{sub_id} done") if remote.count(sub_id) else GoalNotMet()
+
+        options.setdefault("name", "cancel")
+        options.setdefault("target", "sub_id")
+        options.setdefault("wait", wait_fixed(2.0))
+        made = (sw or self._open()).write(**options)(shell.colours(cancel))
+        reads: dict[Any, Read | None] = {"key": by_key, "state": state}
+        reader = reads.get(read, read)
+        if reader is not None:
+            made.reconcile(shell.colours(reader))
+        return made
+
+
+@pytest.fixture
+def tool(shell: Shell, remote: Remote, open_sw: Callable[..., SafeWrite]) -> Tools:
+    """Makes the tool of these tests."""
+    return Tools(shell, remote, open_sw)
+
+
+SETTLES = Dependency("billing", work_bound=0.0, read_lag=0.0)
+"""What it has not done when its answer came, or its caller saw it end, it never does; reads see all."""
+KEYED = Dependency("billing", key_retention=86_400.0)
+"""Recognises keys."""
