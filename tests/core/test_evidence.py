@@ -1,0 +1,279 @@
+"""Evidence: who decides in which order, what takes a proof back, what a value says, and exceptions as text."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from safewrite.core import evidence, statuses, tables_http, tables_local, tables_rpc, tables_sql
+from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.evidence import REASONS, describe, from_exception, from_value
+from safewrite.core.rules import CHAIN_LIMIT, chain
+from safewrite.core.statuses import STATUSES
+
+APPLIED, NOT_APPLIED, UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
+
+
+class WriteError(Exception):
+    """Stands for any error of safewrite: known by its class attribute alone."""
+
+    _safewrite_error = True
+
+
+class NotSent(WriteError):
+    _safewrite_finding = "not_sent"
+
+
+class Rejected(WriteError):
+    _safewrite_finding = "rejected"
+
+
+class Declined(Exception):
+    """An error of an author's own."""
+
+
+def test_what_the_body_says_on_purpose_decides_first() -> None:
+    """NotSent and Rejected stand whatever they carry, whatever was declared, however many requests there are."""
+    sent = NotSent("no stock")
+    sent.__cause__ = httpx.ReadTimeout("")
+    for options in ({}, {"single_request": False}, {"not_applied_on": (WriteError,)}):
+        assert Finding(NOT_APPLIED, "not_sent", again=True) == from_exception(sent, **options)
+        assert Finding(NOT_APPLIED, "rejected") == from_exception(Rejected(), **options)
+
+
+def test_an_unknown_word_in_the_class_attribute_is_no_finding() -> None:
+    """A foreign class that uses the attribute for something else is not believed."""
+    for value in ("perhaps", 7, ["not_sent"]):
+        foreign = type("Foreign", (Exception,), {"_safewrite_finding": value})
+        assert Finding(UNKNOWN, "unlisted_exception") == from_exception(foreign())
+
+
+def test_the_author_may_declare_that_a_type_means_nothing_was_done() -> None:
+    """`not_applied_on` comes before the table and holds for subclasses and for bodies of many requests."""
+    declared = Finding(NOT_APPLIED, "declared_not_applied")
+    assert declared == from_exception(Declined(), not_applied_on=(KeyError, Declined), single_request=False)
+    assert declared == from_exception(httpx.ReadTimeout(""), not_applied_on=(httpx.TransportError,))
+    assert Finding(UNKNOWN, "unlisted_exception") == from_exception(Declined(), not_applied_on=(KeyError,))
+
+
+def test_a_nested_write_that_ended_in_an_error_leaves_the_outer_one_unknown() -> None:
+    """An error of safewrite is unknown for the write around it, unless its author declared it."""
+    assert Finding(UNKNOWN, "nested_write") == from_exception(WriteError())
+    assert from_exception(WriteError(), not_applied_on=(WriteError,)).outcome == NOT_APPLIED
+
+
+def test_what_is_not_listed_is_unknown() -> None:
+    """The tables are closed: any other exception, of any base, says nothing."""
+    for exc in (ValueError("x"), RuntimeError(), Declined(), StopIteration(), BaseException()):
+        assert Finding(UNKNOWN, "unlisted_exception") == from_exception(exc)
+
+
+def test_a_body_of_many_requests_takes_the_table_back() -> None:
+    """With `single_request=False` a proof about one request is none about the body; unknowns keep their reason."""
+    assert Finding(UNKNOWN, "multi_request") == from_exception(httpx.PoolTimeout(""), single_request=False)
+    assert from_exception(httpx.ReadTimeout(""), single_request=False).reason == "read_timeout"
+    gone = httpx.HTTPStatusError("", request=None, response=httpx.Response(412))  # type: ignore[arg-type]
+    assert from_exception(gone).precondition_failed
+    assert Finding(UNKNOWN, "multi_request", status=412) == from_exception(gone, single_request=False)
+
+
+def failing(first: BaseException, second: BaseException) -> BaseException:
+    """Return `second` as a body raises it that sends again while it handles `first`."""
+    try:
+        try:
+            raise first
+        except BaseException:
+            raise second  # noqa: B904 - it is the context that is wanted
+    except BaseException as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        httpx.ReadTimeout(""),
+        httpx.HTTPStatusError("", request=None, response=httpx.Response(503)),  # type: ignore[arg-type]
+        WriteError("nested"),
+    ],
+)
+def test_a_second_send_proves_nothing_about_the_first(first: BaseException) -> None:
+    """Refused while an open failure of the same call was being handled: unknown."""
+    assert Finding(UNKNOWN, "earlier_request") == from_exception(failing(first, httpx.ConnectError("")))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        httpx.ConnectTimeout(""),
+        httpx.HTTPStatusError("", request=None, response=httpx.Response(429)),  # type: ignore[arg-type]
+        KeyError("cache"),
+        FileNotFoundError("cache"),
+        ConnectionResetError(),  # clients have such errors of their own below a failed connect
+    ],
+)
+def test_an_earlier_failure_that_is_no_open_request_takes_nothing_back(first: BaseException) -> None:
+    """What was handled before was itself not applied, or had nothing to do with a request."""
+    assert from_exception(failing(first, httpx.ConnectError(""))).outcome == NOT_APPLIED
+
+
+def test_bare_connection_errors_count_below_a_bare_one() -> None:
+    """A body that works on sockets: reset, connected anew, refused."""
+    again = failing(ConnectionResetError(), ConnectionRefusedError())
+    assert Finding(UNKNOWN, "earlier_request") == from_exception(again)
+    after_file = failing(FileNotFoundError("cache"), ConnectionRefusedError())
+    assert from_exception(after_file).reason == "connect_refused"
+
+
+def test_a_hidden_context_still_counts() -> None:
+    """`raise … from None` hides the first error from people, not from the evidence."""
+    second = failing(httpx.ReadTimeout(""), httpx.ConnectError(""))
+    second.__suppress_context__ = True
+    assert from_exception(second).outcome == UNKNOWN
+
+
+def test_a_group_of_one_refusal_is_unknown() -> None:
+    """One member of a group does not speak for the tasks that ended with it."""
+    group = BaseExceptionGroup("tasks", [httpx.ConnectError("")])
+    assert Finding(UNKNOWN, "exception_group") == from_exception(group)
+
+
+# Values
+
+
+def test_a_returned_value_is_applied() -> None:
+    """A body that ends well says so by ending well, whatever it returns."""
+    for value in (None, 0, "", {"isError": True}, object()):
+        assert Finding(APPLIED, "returned") == from_value(value)
+
+
+class ToolResult:
+    """A result as MCP servers shape it, in either spelling."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+def test_a_tool_result_that_says_error_is_unknown() -> None:
+    """The error of a tool includes failures after its effect."""
+    assert Finding(UNKNOWN, "tool_error") == from_value(ToolResult(isError=True))
+    assert Finding(UNKNOWN, "tool_error") == from_value(ToolResult(is_error=True))
+    assert from_value(ToolResult(isError=False, is_error=False)).reason == "returned"
+    assert from_value(ToolResult(isError="no")).reason == "returned"
+
+
+class Grudging:
+    """A value whose attributes cannot be read."""
+
+    @property
+    def isError(self) -> bool:  # noqa: N802
+        raise RuntimeError("not now")
+
+
+def test_a_value_that_cannot_be_read_is_still_a_value() -> None:
+    """Looking at a foreign object never raises."""
+    assert Finding(APPLIED, "returned") == from_value(Grudging())
+
+
+# Reasons
+
+
+def words_of_the_tables() -> set[object]:
+    """Return every text that stands in the modules that make findings."""
+    modules = (evidence, statuses, tables_http, tables_local, tables_rpc, tables_sql)
+    trees = [ast.parse(Path(str(module.__file__)).read_text()) for module in modules]
+    return {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+
+def test_every_reason_of_the_tables_is_explained() -> None:
+    """A sentence for each code, and no sentence without a code."""
+    rules = [*evidence.TABLE.values(), *tables_sql.STATES.values(), *tables_sql.CLASSES.values()]
+    rules += [*tables_sql.SQLITE.values(), *tables_rpc.GRPC.values(), *tables_rpc.MCP.values()]
+    codes = {rule.reason for rule in rules} | {f"http_{status}" for status in STATUSES}
+    assert set() == codes - REASONS.keys()
+    assert set() == {code for code in REASONS.keys() - codes if code not in words_of_the_tables()}
+    assert all(sentence.endswith(".") and sentence.count(". ") == 0 for sentence in REASONS.values())
+    assert all(code == code.lower() and code.isidentifier() for code in REASONS)
+
+
+# Description
+
+
+def test_a_description_names_the_whole_chain() -> None:
+    """Causes, contexts that were hidden, members of groups and notes, one a line, without a traceback."""
+    second = failing(KeyError("k"), ValueError("v"))
+    second.__cause__ = ConnectionResetError(104, "reset")
+    second.add_note("attempt 2")
+    group = BaseExceptionGroup("both", [second, httpx.ReadTimeout("slow")])
+    assert (
+        describe(group) == "ExceptionGroup: both (2 sub-exceptions)\n"
+        "  member ValueError: v (attempt 2)\n"
+        "    caused by ConnectionResetError: [Errno 104] reset\n"
+        "    while handling KeyError: 'k'\n"
+        "  member httpx.ReadTimeout: slow"
+    )
+
+
+def test_an_empty_message_leaves_the_type() -> None:
+    """A timeout often has no text."""
+    assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(asyncio.CancelledError()) == "asyncio.exceptions.CancelledError"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_an_exception_that_cannot_be_printed_is_described() -> None:
+    """A broken `__str__` loses its message, not the evidence."""
+    assert describe(Mute()).endswith("Mute: <no message: RuntimeError>")
+
+
+def test_notes_that_are_no_text_are_left_out() -> None:
+    """`__notes__` can be set to anything."""
+    exc = ValueError("v")
+    exc.__notes__ = ["kept", 7]  # type: ignore[list-item]
+    assert describe(exc) == "ValueError: v (kept)"
+
+
+def test_a_long_message_does_not_hide_its_cause() -> None:
+    """One message gets a quarter of the space."""
+    exc = ValueError("x" * 5000)
+    exc.__cause__ = KeyError("why")
+    text = describe(exc, limit=1000)
+    assert "caused by KeyError: 'why'" in text
+    assert "…" in text
+
+
+@given(st.integers(0, 300), st.text(max_size=400), st.integers(0, 5))
+def test_a_description_keeps_its_bound(limit: int, message: str, causes: int) -> None:
+    """Never longer than asked for."""
+    exc: Exception = ValueError(message)
+    for _ in range(causes):
+        outer = ValueError(message)
+        outer.__cause__ = exc
+        exc = outer
+    assert limit >= len(describe(exc, limit))
+
+
+def test_a_ring_of_causes_ends() -> None:
+    """Links that lead back are followed once."""
+    one, two = ValueError("1"), KeyError("2")
+    one.__cause__, two.__cause__ = two, one
+    assert describe(one) == "ValueError: 1\n  caused by KeyError: '2'"
+
+
+def test_a_very_long_chain_is_cut() -> None:
+    """Thousands of links cost no more than the limit."""
+    exc: Exception = ValueError()
+    for _ in range(3 * CHAIN_LIMIT):
+        outer = ValueError()
+        outer.__cause__ = exc
+        exc = outer
+    assert len(list(chain(exc))) == CHAIN_LIMIT
