@@ -17,7 +17,8 @@ import pytest
 from tenacity import wait_fixed
 
 import safewrite
-from safewrite import Applied, Attempt, Dependency, GoalMet, GoalNotMet, NotApplied, SafeWrite
+from safewrite import Applied, Attempt, Dependency, GoalMet, GoalNotMet, NotApplied, Outcome, SafeWrite
+from safewrite.core.state import AttemptState
 from safewrite.testing import ManualClock
 from tests.shell.remote import Remote
 
@@ -235,6 +236,18 @@ class Tools:
 def tool(shell: Shell, remote: Remote, open_sw: Callable[..., SafeWrite]) -> Tools:
     """Makes the tool of these tests."""
     return Tools(shell, remote, open_sw)
+
+
+def rows(sw: SafeWrite, outcome: Outcome[Any]) -> list[dict[str, Any]]:
+    """Return the audit rows of an outcome's intent, oldest first."""
+    return sw.ledger.rows(outcome.intent_id)
+
+
+def attempts(sw: SafeWrite, outcome: Outcome[Any]) -> tuple[AttemptState, ...]:
+    """Return what the ledger says of each attempt."""
+    intent = sw.ledger.find(outcome.key)
+    assert intent is not None
+    return intent.state.attempts
 
 
 SETTLES = Dependency("billing", work_bound=0.0, read_lag=0.0)
