@@ -208,10 +208,16 @@ class Job:
         return not gone and lease.left(now, self.tool.dependency.clock_skew) > 0.0
 
     def _owners(self) -> set[str]:
+        """Return the other processes that something waits for: a body that may still run, or a live lease.
+
+        A process can be gone between two steps of its call, when no body runs: its lease then holds up nobody.
+        """
         assert self.intent is not None
-        me = process.owner()
-        attempts = self.intent.state.attempts
-        return {a.owner for a in attempts if a.open and a.ended_at is None and a.owner != me}
+        state = self.intent.state
+        owners = {a.owner for a in state.attempts if a.open and a.ended_at is None}
+        if state.lease is not None and state.outcome is not OutcomeState.APPLIED:
+            owners.add(state.lease.owner)
+        return owners - {process.owner()}
 
     def claim(self, number: int, call: Call, at: Moment) -> Claimed:
         """Return the fact that claims attempt `number`, and make the attempt that its body will be given."""
@@ -382,7 +388,13 @@ class Job:
         return {**self.arguments, **self._recorded}
 
     def read_ended(
-        self, start: ReadStart, result: object, error: BaseException | None, *, failed: str = "", over: bool = False
+        self,
+        start: ReadStart,
+        result: object,
+        error: BaseException | None,
+        *,
+        failed: str = "",
+        over: bool = False,
     ) -> Command:
         """Record what a read said.  `failed`: why it gave no answer at all."""
         contents: dict[str, str] = {}

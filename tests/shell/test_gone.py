@@ -1,0 +1,76 @@
+"""A process that is gone holds up nobody, wherever in its call it went."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import safewrite
+from safewrite import Applied, NotApplied, SafeWrite
+from safewrite.shell import process
+
+ROOT = Path(__file__).parents[2]
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere nobody can tell")
+
+VICTIM = """
+import os, sys, safewrite
+
+sw = safewrite.SafeWrite(sys.argv[1], lease_margin=600.0)
+
+@sw.write(target="sub_id", name="cancel", timeout=5.0)
+def cancel(sub_id: str) -> str:
+    if sys.argv[2] == "in the body":
+        os._exit(9)
+    raise TimeoutError
+
+@cancel.reconcile
+def _(sub_id: str):
+    os._exit(9)
+
+with safewrite.run("run-1"), safewrite.turn(1):
+    cancel.outcome("sub_1")
+"""
+
+
+@LINUX
+@pytest.mark.parametrize("place", ["in the body", "in the read after it"])
+def test_a_live_lease_of_a_process_that_is_gone_is_not_waited_for(tmp_path: Path, place: str) -> None:
+    """Also when its body was seen to end before: the next call looks at once, and gets its answer."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = subprocess.run([sys.executable, "-c", VICTIM, url, place], env=environ, check=False)
+    assert died.returncode == 9
+    sw = SafeWrite(url)
+
+    @sw.write(target="sub_id", name="cancel", timeout=5.0)
+    def cancel(sub_id: str) -> str:
+        raise AssertionError("nothing is sent beside an open attempt")
+
+    @cancel.reconcile
+    def _(sub_id: str) -> Applied[str] | NotApplied:
+        return Applied("cancelled")
+
+    began = time.monotonic()
+    with safewrite.run("run-1"), safewrite.turn(1):
+        outcome = cancel.outcome("sub_1")
+    assert (outcome.state, outcome.value, outcome.sent) == ("applied", "cancelled", False)
+    assert time.monotonic() - began < 10.0
+    sw.close()
+
+
+@LINUX
+def test_a_process_is_known_to_be_gone_by_its_number_and_start() -> None:
+    """Nobody else's number, no other start time, and never on another host."""
+    host, boot, namespace, pid, started = process.owner().split("/")
+    assert not process.known_gone(process.owner())
+    assert process.known_gone(f"{host}/{boot}/{namespace}/{pid}/1")
+    assert not process.known_gone(f"elsewhere/{boot}/{namespace}/{pid}/1")
+    assert not process.known_gone("nonsense")
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert process.known_gone(f"{host}/{boot}/{namespace}/{done.pid}/{started}")
