@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from safewrite.attempt import Attempt
 from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
-from safewrite.shell.clock import clock
+from safewrite.shell.clock import clock, wake
 from safewrite.shell.job import Job
 from safewrite.shell.sync import POLL_FIRST, POLL_MOST, Token, _grace, read_result
 
@@ -166,24 +166,13 @@ async def read(job: Job, threads: Executor) -> Command:
         return await shielded(threads, lambda: job.read_ended(start, None, None, failed="pool_exhausted"))
     loop = asyncio.get_running_loop()
     future = loop.create_future()
-    work = job.pool.start(call, then=lambda: _wake(loop, future))
+    work = job.pool.start(call, then=lambda: wake(loop, future))
     try:
         in_time = await clock().wait_for(future, start.limit)
     except asyncio.CancelledError:
         await _record_cut_read(job, threads, start)
         raise
     return await shielded(threads, lambda: read_result(job, start, work if in_time else None))
-
-
-def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    """Tell a loop, from another thread, that something ended; nobody listens if the loop is gone."""
-
-    def finish() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(finish)
 
 
 async def _read_here(job: Job, threads: Executor, start: Any, call: Callable[[], Any]) -> Command:
