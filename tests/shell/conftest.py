@@ -8,6 +8,7 @@ import functools
 import inspect
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -241,6 +242,14 @@ def tool(shell: Shell, remote: Remote, open_sw: Callable[..., SafeWrite]) -> Too
 def rows(sw: SafeWrite, outcome: Outcome[Any]) -> list[dict[str, Any]]:
     """Return the audit rows of an outcome's intent, oldest first."""
     return sw.ledger.rows(outcome.intent_id)
+
+
+def eventually(look: Callable[[], Any], within: float = 10.0) -> Any:
+    """Return the first true value that `look` gives, else the last one."""
+    end = time.monotonic() + within
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.005)
+    return found
 
 
 def attempts(sw: SafeWrite, outcome: Outcome[Any]) -> tuple[AttemptState, ...]:
