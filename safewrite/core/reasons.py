@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from safewrite.core.statuses import STATUSES, UNLISTED
+from safewrite.core.statuses import SAID_NOT_APPLIED, STATUSES, UNLISTED
 
 _SAID: Final[Mapping[str, str]] = {
     "returned": "The body returned a value.",
@@ -128,6 +128,7 @@ REASONS: Final[dict[str, str]] = {
     **_CONNECTION,
     **{f"http_{status}": row.says for status, row in STATUSES.items()},
     "http_unlisted": UNLISTED.says,
+    SAID_NOT_APPLIED: "The response says, by its header `X-Not-Applied`, that nothing was done for this request.",
     **_SQL,
     **_CODES,
 }

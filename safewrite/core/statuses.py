@@ -115,6 +115,9 @@ STATUSES: Final[Mapping[int, Status]] = {
 
 UNLISTED: Final = Status(UNKNOWN, "An HTTP status that is not in the table.")
 
+NOT_APPLIED_HEADER: Final = "X-Not-Applied"
+SAID_NOT_APPLIED: Final = "http_not_applied"
+
 ASKED_AGAIN: Final = frozenset({401, 407})
 """Hops that only asked for credentials: not a redirect, and nothing was done."""
 SENT_ON: Final = frozenset({307, 308})
@@ -132,6 +135,7 @@ def from_status(
     retry_after: str | None = None,
     date_now_unix: float | None = None,
     history: bool | Sequence[int] = False,
+    not_applied: str | None = None,
 ) -> Finding:
     """Return what an HTTP status says about the attempt that got it.
 
@@ -142,6 +146,9 @@ def from_status(
     there were some, or their statuses in order.  After any, a refusal by the last hop proves nothing about the
     first; with True alone an acceptance does not either (302 to a log-in page answers 200).  With statuses,
     401 and 407 do not count, a 303 is itself the acceptance, and 307 and 308 let a final acceptance stand.
+
+    `not_applied` is the header `X-Not-Applied`: with it a server says, beside whatever status, that it turned the
+    request away before it did anything.
     """
     row = STATUSES.get(status, UNLISTED)
     found = Finding(
@@ -153,6 +160,9 @@ def from_status(
         precondition_failed=row.precondition_failed,
         running=row.running,
     )
+    if not_applied is not None:
+        again = row.again or row.outcome is not NOT_APPLIED  # a definite no stays one
+        found = replace(found, outcome=NOT_APPLIED, reason=SAID_NOT_APPLIED, again=again, running=False)
     if isinstance(history, bool):
         return _after_hops(found) if history else found
     return _fold_hops(history, found)
@@ -161,12 +171,18 @@ def from_status(
 def from_reply(source: object, now_unix: float | None) -> Finding | None:
     """Return what a response, or an exception that carries one's status, says; None without a status.
 
-    Reads `status_code`, `status` or `code`, the Retry-After header, and the hops before.
+    Reads `status_code`, `status` or `code`, the headers Retry-After and X-Not-Applied, and the hops before.
     """
     status = peek(source, "status_code", "status", "code")
     if not isinstance(status, int):
         return None
-    return from_status(int(status), retry_after=_header(source), date_now_unix=now_unix, history=hops(source))
+    return from_status(
+        int(status),
+        retry_after=_header(source, "Retry-After"),
+        date_now_unix=now_unix,
+        history=hops(source),
+        not_applied=_header(source, NOT_APPLIED_HEADER),
+    )
 
 
 def beside_error(found: Finding | None) -> Finding | None:
@@ -214,14 +230,14 @@ def _after_hops(last: Finding) -> Finding:
     return last if last.outcome is UNKNOWN else take_back(last, "after_redirect")
 
 
-def _header(source: object) -> str | None:
-    """Return the Retry-After header of a response in any client's clothes."""
+def _header(source: object, name: str) -> str | None:
+    """Return a header of a response in any client's clothes."""
     headers = peek(source, "headers")
     get = peek(headers, "get")
     if not callable(get):
         return None
     try:
-        value = get("Retry-After", None) or get("retry-after", None)
+        value = get(name, None) or get(name.lower(), None)
     except Exception:  # a foreign mapping may do anything
         return None
     return value if isinstance(value, str) else None
