@@ -234,9 +234,11 @@ class Command:
 
     def _end(self) -> tuple[tuple[int, ...], int | None]:
         """End whatever still runs; return what could, or should, not be ended, and the status."""
-        started = self.process is not None and self.process.pid is not None
-        if started and not self._family.adopted:
-            self._family.adopt(self.process)  # an interrupt came just after its start
+        process = self.process
+        # Its number is not known, or its family is not, where an interrupt came in the middle of its start.
+        started = process is not None and process.pid is not None
+        if process is not None and started and not self._family.adopted:
+            self._family.adopt(process)
         escaped: tuple[int, ...] = ()
         try:
             if started and self.order.leave and self._cut is None and self._family.ended():

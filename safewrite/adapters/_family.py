@@ -48,24 +48,31 @@ class Family(Protocol):
     @property
     def adopted(self) -> bool:
         """Whether it is known which process was started."""
+        ...
 
     def adopt(self, leader: Popen[bytes]) -> None:
         """Say which process was started."""
+        ...
 
     def ended(self) -> bool:
         """Return whether the command itself is over."""
+        ...
 
     def alive(self) -> bool:
         """Return whether any process of the command still runs."""
+        ...
 
     def signal(self, number: int) -> None:
         """Signal all of them."""
+        ...
 
     def left(self) -> tuple[int, ...]:
         """Return the numbers of those that still run."""
+        ...
 
     def reap(self) -> int | None:
         """Reap the command, once it is over, and return its status; None if somebody else took that."""
+        ...
 
 
 def new_token() -> str:
