@@ -115,6 +115,8 @@ def _job(sw: SafeWrite, intent: Intent, *, resend: bool, colour: str) -> tuple[J
         return None, str(error)
     job.waits = False
     if job.refusal == "redacted_argument":
+        # A refusal would keep it from being read as well.
+        job.refusal, job.sends = "", 0
         problem = f"{', '.join(job.missing)} redacted: it can be read, not sent again"
     return job, problem
 

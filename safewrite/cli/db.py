@@ -42,7 +42,7 @@ def check(
 ) -> None:
     """Say whether the ledger's tables are those of this version, without changing anything.
 
-    Exits with 0 if they are, 1 if something must be done first, 3 if there is no ledger or it cannot be looked into.
+    Exits with 0 if they are, 1 if something must be done first, 3 if there is no ledger of ours to look into.
     """
     given = session(context, url, as_json=as_json, no_color=no_color)
     with opened(given.url) as ledger:
@@ -67,4 +67,5 @@ def check(
             ]
         )
     if status.problems:
-        raise typer.Exit(Exit.LEDGER if status.found is None else Exit.PROBLEM)
+        ours = status.found is not None and status.found.startswith("sw_")
+        raise typer.Exit(Exit.PROBLEM if ours else Exit.LEDGER)

@@ -121,6 +121,8 @@ def _there(module: Any, kind: type) -> str:
 
 
 def _called(place: str, factory: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(factory):
+        raise Stop(f"`{place}` is a coroutine function. Name a plain function that makes the SafeWrite.", Exit.USAGE)
     try:
         return factory()
     except Exception as error:
