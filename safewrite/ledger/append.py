@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
 
 from safewrite.core.commands import Command
 from safewrite.core.events import Alarmed, Event, ReadEnded
@@ -13,7 +12,7 @@ from safewrite.core.machine import MACHINE_VERSION, refold, step
 from safewrite.core.state import Alarm, State
 from safewrite.ledger import lookup
 from safewrite.ledger.chain import GENESIS, commitment, row_hash
-from safewrite.ledger.columns import audit_columns, intent_columns
+from safewrite.ledger.columns import audit_columns, identity_columns, intent_columns
 from safewrite.ledger.model import Contents, Identity, Intent, Meta
 from safewrite.ledger.rows import Json, command_json, dumps, event_json, event_of, parse, plain
 from safewrite.ledger.texts import new_id, storable
@@ -145,7 +144,13 @@ def _settle(
     columns = intent_columns(after.state, event, unit.stamp)
     columns |= {"head": after.head, "updated_at": unit.stamp(now)}
     if before.state.revision == 0:
-        columns |= _identity_columns(after, meta, unit.stamp(now)) | {"alarms": alarmed}
+        columns |= identity_columns(after.identity, after.fingerprint, meta.dependency)
+        columns |= {
+            "id": after.id,
+            "salt": after.salt.hex(),
+            "alarms": alarmed,
+            "created_at": columns["updated_at"],
+        }
         number = unit.row(unit.sql.create, columns)
     else:
         columns |= {
@@ -156,25 +161,6 @@ def _settle(
         }
         number = unit.row(unit.sql.advance, columns)
     return None if number is None else number[0]
-
-
-def _identity_columns(intent: Intent, meta: Meta, created_at: Any) -> dict[str, Any]:
-    who = intent.identity
-    return {
-        "id": intent.id,
-        "namespace": storable(who.namespace),
-        "run": storable(who.run),
-        "turn": storable(who.turn),
-        "tool": storable(who.tool),
-        "target": storable(who.target),
-        "occurrence": storable(who.occurrence),
-        "key": who.key,
-        "wish": who.wish,
-        "salt": intent.salt.hex(),
-        "fingerprint": dumps(dict(intent.fingerprint)),
-        "dependency": storable(meta.dependency),
-        "created_at": created_at,
-    }
 
 
 def _body(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from safewrite.core.events import Event, OutcomeState, Promises
 from safewrite.core.machine import MACHINE_VERSION
 from safewrite.core.state import AttemptState, State
+from safewrite.ledger.model import Identity
 from safewrite.ledger.rows import Json, dumps
 from safewrite.ledger.texts import stamp_text, storable
 
@@ -81,6 +82,22 @@ def _deadline(body: Json, stamp: Stamp) -> Any:
         return stamp(float(body["fact"]["deadline_at"]))
     left = float(body["call"]["left"]) if "call" in body else float("inf")
     return stamp(float(body["at"][0]) + left) if milliseconds(left) is not None else None
+
+
+def identity_columns(identity: Identity, fingerprint: Mapping[str, str], dependency: str) -> dict[str, Any]:
+    """Return what an intent's row says of which intent it is."""
+    return {
+        "namespace": storable(identity.namespace),
+        "run": storable(identity.run),
+        "turn": storable(identity.turn),
+        "tool": storable(identity.tool),
+        "target": storable(identity.target),
+        "occurrence": storable(identity.occurrence),
+        "key": storable(identity.key),
+        "wish": identity.wish,
+        "fingerprint": dumps(dict(fingerprint)),
+        "dependency": storable(dependency),
+    }
 
 
 def intent_columns(state: State, event: Event, stamp: Stamp) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _intent(row: IntentRow, state: State, value: str | None, *, whole: bool) -> 
             restored(row.tool),
             restored(row.target),
             restored(row.occurrence),
-            row.key,
+            restored(row.key),
         ),
         state,
         fingerprint_of(row),

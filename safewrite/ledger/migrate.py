@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
 from safewrite.errors import ConfigurationError, SchemaOutdated
 from safewrite.ledger.guards import GUARDS, recreate
 from safewrite.ledger.sqlite import SQLite
@@ -123,28 +125,35 @@ def upgrade(database: SQLite) -> None:
     Upgrades of several processes take turns; the second finds the work done.  Raises `ConfigurationError` where the
     database cannot be written, and as `ready` does where it is newer or not ours.
     """
-    from alembic import command
-    from alembic.config import Config
     from sqlalchemy.exc import DBAPIError
 
-    config = Config()
-    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     try:
         with database.engine.connect() as connection:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
             # The driver is in autocommit: this is what begins the transaction, before anything is looked at.
             connection.exec_driver_sql(database.begin)
-            _older(database, connection.connection.driver_connection)
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            if _older(database, connection.connection.driver_connection):
+                _run(connection)
             recreate(connection.dialect.name, connection.exec_driver_sql)
             connection.commit()
     except DBAPIError as error:
         raise database.unusable(error.orig or error) from error
 
 
+def _run(connection: Connection) -> None:
+    """Run the migrations.  The import is slow: of several processes, only the one that needs it does it."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
 def check(database: SQLite) -> Status:
     """Return what stands in a database; it is not changed, nor made.  Raises `ConfigurationError`."""
+    database.check_path()
     if database.path is not None and not database.path.exists():
         return Status(database.named, None, HEAD, ("The file is not there yet; the first use makes it.",))
     pooled = database.connect()

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import isfinite
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from sqlalchemy import Select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -21,6 +22,7 @@ from safewrite.core.state import Alarm
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import lookup, migrate
 from safewrite.ledger.append import Appended, append, unwritten
+from safewrite.ledger.chain import Flaw
 from safewrite.ledger.claims import claim, judged
 from safewrite.ledger.codec import encode_arguments
 from safewrite.ledger.lookup import IntentRow
@@ -30,6 +32,7 @@ from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.store import LONGEST_WAIT, Store
 from safewrite.ledger.texts import restored, storable
 from safewrite.ledger.units import Proof, Trouble, Unit
+from safewrite.ledger.verify import audit_rows, verify
 
 _LOG = logging.getLogger("safewrite")
 T = TypeVar("T")
@@ -80,7 +83,7 @@ class Ledger:
         answer, are recorded first: the command returned is `Run` then, or the answer.
         """
         with self._speaking_of(ticket.identity):
-            intent = self._store.read(lambda unit: lookup.by_key(unit, ticket.identity.key))
+            intent = self._store.read(lambda unit: lookup.by_key(unit, storable(ticket.identity.key)))
             if intent is not None:
                 command = step(intent.state, Event(at, Asked(), _of_content(ticket, call, intent)))[1]
                 if isinstance(command, Answer | Read | Watch | Run):
@@ -90,11 +93,11 @@ class Ledger:
 
     def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
         """Look and claim as one step: nobody else writes meanwhile."""
-        identity = ticket.identity
-        seen = unit.rows(unit.sql.look, {"key": identity.key, "wish": identity.wish})
+        identity, key = ticket.identity, storable(ticket.identity.key)
+        seen = unit.rows(unit.sql.look, {"key": key, "wish": identity.wish})
         rows = [IntentRow._make(found) for found in seen]
-        own = next((row for row in rows if row.key == identity.key), None)
-        others = tuple(_other(ticket, row) for row in rows if row.key != identity.key)
+        own = next((row for row in rows if row.key == key), None)
+        others = tuple(_other(ticket, row) for row in rows if row.key != key)
         if own is not None:
             intent = lookup.of_row(unit, own)
             call = _of_content(ticket, call, intent)
@@ -207,6 +210,40 @@ class Ledger:
 
         return self._read(query, long=True)
 
+    # For the audit -----------------------------------------------------------------------------------------------
+
+    def select(self, statement: Select[Any]) -> list[dict[str, Any]]:
+        """Return the rows of a SELECT over the tables (`safewrite.ledger.tables`), by the names of their columns.
+
+        Instants come as the database holds them; names and targets as `storable` wrote them.
+        """
+
+        def query(unit: Unit) -> list[dict[str, Any]]:
+            compiled = self._database.compiled(statement)
+            cursor = unit.connection.execute(compiled.text, compiled.places({}))
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        return self._read(query, long=True)
+
+    def rows(self, intent_id: str) -> list[dict[str, Any]]:
+        """Return the audit rows of an intent with all their columns, in order."""
+        return self._read(lambda unit: audit_rows(unit, storable(intent_id)), long=True)
+
+    def verify(self, intent_id: str) -> tuple[Flaw, ...]:
+        """Return what was altered in an intent's rows, contents or columns; nothing: they fit together.
+
+        Raises `LookupError` where there is no such intent.
+        """
+
+        def query(unit: Unit) -> tuple[Flaw, ...]:
+            found = unit.row(unit.sql.by_id, {"id": storable(intent_id)})
+            if found is None:
+                raise LookupError(f"no intent {intent_id!r} is in the ledger")
+            return verify(unit, IntentRow._make(found[: len(IntentRow._fields)]))
+
+        return self._read(query, long=True)
+
     # The database ------------------------------------------------------------------------------------------------
 
     def upgrade(self) -> None:
@@ -274,7 +311,9 @@ def _of_content(ticket: Ticket, call: Call, intent: Intent) -> Call:
 def _other(ticket: Ticket, row: IntentRow) -> Other:
     known = lookup.fingerprint_of(row)
     same = not ticket.differing(known, ticket.fingerprint(bytes.fromhex(row.salt)))
-    return Other(row.id, row.key, OutcomeState(row.outcome), restored(row.turn) == ticket.identity.turn, same)
+    return Other(
+        row.id, restored(row.key), OutcomeState(row.outcome), restored(row.turn) == ticket.identity.turn, same
+    )
 
 
 def _database(url: str, busy_timeout: float, schema: str | None) -> SQLite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,10 @@ from typing import Any
 from sqlalchemy import create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from safewrite.errors import ConfigurationError
-from safewrite.ledger.statements import Statements, statements
+from safewrite.ledger.statements import Statement, Statements, bound, statements
 from safewrite.ledger.texts import stamp_text
 
 _BUSY, _FULL, _CORRUPT = "ledger_busy", "ledger_full", "ledger_corrupt"
@@ -73,6 +73,10 @@ class SQLite:
         """The statements, as this driver takes them."""
         return statements(_DIALECT)
 
+    def compiled(self, statement: Any) -> Statement:
+        """Return a statement that carries its own values, as this driver takes it."""
+        return bound(statement, _DIALECT)
+
     def stamp(self, unix: float) -> str:
         """Return an instant as a column holds it."""
         return stamp_text(unix)
@@ -82,15 +86,16 @@ class SQLite:
     def connect(self) -> Any:
         """Return a pooled connection whose driver's own is ready for reading.  Raises `ConfigurationError`."""
         self.check_path()
+        pooled: Any = None
         try:
             pooled = self.engine.raw_connection()
-            raw: Any = pooled.driver_connection
+            raw = pooled.driver_connection
             raw.execute("PRAGMA foreign_keys = ON")
             raw.execute("PRAGMA synchronous = FULL")
             raw.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-        except SQLAlchemyError as error:
-            raise self.unusable(error.__cause__ or error) from error
         except self.errors as error:
+            if pooled is not None:
+                pooled.close()
             if self.reason(error) == _BUSY:
                 raise
             raise self.unusable(error) from error
@@ -124,12 +129,19 @@ class SQLite:
         """Raise `ConfigurationError` for a path that no file can be made at."""
         if self.path is None:
             return
-        if self.path.is_dir():
+        try:
+            here, above = _mode(self.path), _mode(self.path.parent)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"The ledger {self.named} cannot be reached: {error}. Nothing was sent. Look at the path, and at the "
+                "rights of its folders."
+            ) from error
+        if stat.S_ISDIR(here):
             raise ConfigurationError(
                 f"The ledger {self.named} is a folder. Nothing was sent. Name a file in it, such as "
                 f"`{self.path / 'safewrite.db'}`."
             )
-        if not self.path.parent.is_dir():
+        if not above:
             raise ConfigurationError(
                 f"The ledger {self.named} lies in a folder that is not there. Nothing was sent. "
                 f"Make it (`mkdir -p {self.path.parent}`), or name another file."
@@ -167,6 +179,14 @@ class SQLite:
 
 
 _DIALECT = SQLiteDialect_pysqlite(paramstyle="qmark")
+
+
+def _mode(path: Path) -> int:
+    """Return the kind and rights of what a path leads to; 0: nothing is there."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return 0
 
 
 def _shown(url: URL) -> str:

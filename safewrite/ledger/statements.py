@@ -128,6 +128,13 @@ def statements(dialect: Dialect) -> Statements:
     return Statements(**{name: _compiled(statement, dialect) for name, statement in texts.items()})
 
 
+def bound(statement: Any, dialect: Dialect) -> Statement:
+    """Return a statement with values in it, for one use."""
+    compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+    values = compiled.params
+    return Statement(str(compiled), lambda _: tuple(values[name] for name in compiled.positiontup))
+
+
 def _compiled(statement: Any, dialect: Dialect) -> Statement:
     compiled = statement.compile(dialect=dialect)
     names: list[str] = list(compiled.positiontup)

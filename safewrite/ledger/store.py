@@ -24,6 +24,9 @@ T = TypeVar("T")
 LONGEST_WAIT = 86_400.0
 """Seconds that any wait is cut to: drivers count milliseconds in 32 bits."""
 
+_PATIENCE = 1.0
+"""Seconds that closing waits for a unit beyond what units wait for each other."""
+
 _READERS = 8
 """Connections for reading that are kept."""
 
@@ -242,11 +245,12 @@ class Store:
         if own is None:
             self._closed = True
             return
+        self._closed = True
         held = None
         try:
-            own.lock.acquire(timeout=self._wait)
-            self._closed = True
-            held, own.writer = own.writer, None
+            # A unit that never ends keeps its connection: it is closed with the process.
+            if own.lock.acquire(timeout=self._wait + _PATIENCE):
+                held, own.writer = own.writer, None
         finally:
             try:  # noqa: SIM105
                 own.lock.release()

@@ -1,0 +1,233 @@
+"""What a ledger is made with, where it lives, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from safewrite.core.commands import Run
+from safewrite.errors import ConfigurationError, LedgerUnavailable
+from safewrite.ledger import store as store_module
+from safewrite.ledger.sql import Ledger
+from tests.ledger.driver import Caller
+from tests.ledger.faults import in_child, open_files
+
+# Forks, memory, the end ------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_opens_its_own(open_ledger: Callable[..., Ledger]) -> None:
+    """Parent and child both write after a fork, each by its own connections, even if a thread held the lock."""
+    caller = Caller(open_ledger(busy_timeout=0.2))
+    caller.write()
+    store = caller.ledger._store
+    own = store._own()
+
+    def child() -> object:
+        fresh = store._own()
+        intent = caller(turn="child", target='"child"').write()
+        return [fresh is own, fresh.writer is own.writer, intent.state.outcome.value]
+
+    def inside(unit: Any) -> tuple[object, None]:
+        return in_child(child), None
+
+    # The parent is inside a transaction here: its lock is held, and so is that of the file.
+    assert store.write(inside) == "LedgerUnavailable: ledger_busy"
+    assert in_child(child) == [False, False, "applied"]
+    assert store._own() is own
+    done = caller(turn="parent").write()
+    assert caller.ledger.verify(done.id) == ()
+    assert caller.ledger.find(caller(turn="child", target='"child"').identity.key) is not None
+
+
+def test_a_child_does_not_close_what_is_its_parent_s(caller: Caller) -> None:
+    """Closing the ledger in the child leaves the parent's connections alone."""
+    caller.write()
+    assert in_child(lambda: caller.ledger.close()) is None
+    assert isinstance(caller(turn="2").ask(at=30.0)[1], Run)
+
+
+def test_a_ledger_in_memory_works_and_is_one_process_s(open_ledger: Callable[..., Ledger]) -> None:
+    """All threads share it; a child is told that it has none, rather than an empty one."""
+    ledger = open_ledger(url="sqlite://")
+    caller = Caller(ledger)
+    done = caller.write()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: ledger.find(done.id), range(8)))
+    assert all(intent is not None and intent.state == done.state for intent in found)
+    assert ledger.open_intents() == []
+    assert ledger.check().current
+    ledger.upgrade()
+    assert ledger.verify(done.id) == ()
+    told = in_child(lambda: caller(turn="2").ask())
+    assert told == "LedgerUnavailable: ledger_forked"
+
+
+def test_an_error_in_memory_keeps_the_ledger(open_ledger: Callable[..., Ledger]) -> None:
+    """The connection in memory is the ledger: it is rolled back, never given up."""
+    ledger = open_ledger(url="sqlite:///:memory:")
+    caller = Caller(ledger)
+    done = caller.write()
+    with pytest.raises(ZeroDivisionError):
+        ledger._store.write(lambda unit: (1 // 0, None))
+    with pytest.raises(LedgerUnavailable):
+        ledger.select(_nonsense())
+    assert ledger.find(done.id) is not None
+
+
+def _nonsense() -> Any:
+    from sqlalchemy import text
+
+    return text("SELECT nonsense FROM nowhere")
+
+
+def test_after_closing_everything_is_released(path: Path) -> None:
+    """No file stays open, the log is folded into the database, and later calls say that it is closed."""
+    ledger = Ledger(f"sqlite:///{path}")
+    caller = Caller(ledger)
+    caller.write()
+    ledger.open_intents()
+    ledger.close()
+    ledger.close()
+    assert open_files(path) == []
+    assert not path.with_name("agent.db-wal").exists()
+    for use in (lambda: ledger.find("x"), lambda: caller(turn="2").ask(), lambda: ledger.open_intents()):
+        with pytest.raises(LedgerUnavailable) as caught:
+            use()
+        assert caught.value.reason == "ledger_closed"
+
+
+def test_closing_while_others_work(path: Path) -> None:
+    """A unit that runs is waited for; a reader closes its own connection when it is done; a waiting unit is told."""
+    ledger = Ledger(f"sqlite:///{path}", busy_timeout=5.0)
+    caller = Caller(ledger)
+    done = caller.write()
+    inside, go = threading.Barrier(3), threading.Event()
+
+    def slow(unit: Any) -> Any:
+        inside.wait(10)
+        go.wait(10)
+        return unit.row(unit.sql.revision, {"id": done.id}), None
+
+    with ThreadPoolExecutor(4) as pool:
+        reading = pool.submit(lambda: ledger._store.read(slow, long=True))
+        writing = pool.submit(lambda: ledger._store.write(slow))
+        inside.wait(10)
+        waiting = pool.submit(lambda: caller(turn="2").write())
+        closing = pool.submit(ledger.close)
+        go.set()
+        assert writing.result(10)[0] == 2
+        assert reading.result(10)[0][0] == 2
+        closing.result(10)
+        error = waiting.exception(10)
+    assert error is None or (isinstance(error, LedgerUnavailable) and error.reason == "ledger_closed")
+    assert open_files(path) == []
+
+
+def test_closing_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit that does not end keeps its connection until it does; the ledger is closed all the same."""
+    monkeypatch.setattr(store_module, "_PATIENCE", 0.0)
+    ledger = Ledger(f"sqlite:///{path}", busy_timeout=0.05)
+    caller = Caller(ledger)
+    caller.write()
+    inside, go = threading.Event(), threading.Event()
+
+    def stuck(unit: Any) -> tuple[int, None]:
+        inside.set()
+        go.wait(10)
+        return len(unit.rows(unit.sql.trace, {"trace": "x"})), None
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: ledger._store.write(stuck))
+        inside.wait(10)
+        ledger.close()
+        with pytest.raises(LedgerUnavailable):
+            caller(turn="2").ask()
+        go.set()
+        assert writing.result(10) == 0
+    held = ledger._store._processes.popitem()[1].writer
+    assert held is not None
+    held.close()
+
+
+def test_closing_before_the_first_use(path: Path) -> None:
+    """There is nothing to release."""
+    ledger = Ledger(f"sqlite:///{path}")
+    ledger.close()
+    with pytest.raises(LedgerUnavailable):
+        ledger.find("x")
+
+
+def test_a_ledger_follows_its_path_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is that of the moment it was given: a later change of directory leads to no other file."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    ledger = Ledger("sqlite:///agent.db")
+    monkeypatch.chdir(tmp_path / "b")
+    Caller(ledger).write()
+    ledger.close()
+    assert (tmp_path / "a" / "agent.db").exists()
+    assert not list((tmp_path / "b").iterdir())
+
+
+# What it is made with ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [
+        ("", "cannot be read"),
+        ("agent.db", "cannot be read"),
+        ("postgresql+psycopg://u:secret@h/db", "`postgresql` is not supported"),
+        ("nonsense://u:secret@h/db", "`nonsense` is not supported"),
+        ("sqlite+aiosqlite:///agent.db", "names a driver"),
+        ("sqlite+nonsense:///agent.db", "names a driver"),
+    ],
+)
+def test_a_url_that_cannot_be_used(url: str, match: str) -> None:
+    """Refused when it is given, without its password."""
+    with pytest.raises(ConfigurationError, match=match) as caught:
+        Ledger(url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(caught.value.__context__)
+
+
+@pytest.mark.parametrize("name", ["busy_timeout", "connect_timeout", "statement_timeout"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_limits_are_numbers_of_seconds(name: str, value: float) -> None:
+    """Nothing waits for ever, nor for less than nothing."""
+    with pytest.raises(ConfigurationError, match=name):
+        Ledger("sqlite://", **{name: value})
+
+
+def test_sqlite_has_no_schemas() -> None:
+    """A schema that could only be ignored is refused."""
+    with pytest.raises(ConfigurationError, match="schema"):
+        Ledger("sqlite://", schema="agents")
+
+
+def test_a_huge_limit_is_cut_to_what_drivers_can_count(open_ledger: Callable[..., Ledger]) -> None:
+    """A very patient ledger works."""
+    Caller(open_ledger(busy_timeout=1e12)).write()
+
+
+def test_nothing_grows_with_the_number_of_writes(open_ledger: Callable[..., Ledger]) -> None:
+    """What a write made is gone from memory once its caller lets go."""
+    caller = Caller(open_ledger(url="sqlite://"))
+    for n in range(100):
+        caller(turn=str(n), target=str(n)).write()
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    for n in range(100, 300):
+        caller(turn=str(n), target=str(n)).write()
+    grown = sum(stat.size_diff for stat in tracemalloc.take_snapshot().compare_to(before, "filename"))
+    tracemalloc.stop()
+    assert grown < 200_000
