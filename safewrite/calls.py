@@ -78,7 +78,7 @@ class Guard:
         except LedgerUnavailable as failed:
             error = failed
             return await aio.shielded(threads, lambda: self._without_ledger(job, error))
-        if answer.value_at is None or answer.value_at in job.texts:
+        if answer.other is None and (answer.value_at is None or answer.value_at in job.texts):
             return outcome_of(job, answer)
         return await aio.shielded(threads, lambda: outcome_of(job, answer))
 

@@ -30,6 +30,11 @@ async def drive(job: Job, threads: Executor) -> Answer:
             command = await _carry_out(job, threads, command)
         return command
     finally:
+    except BaseException:
+        if job.unfinished:
+            with suppress(asyncio.CancelledError):  # the first one is raised
+                await shielded(threads, lambda: job.leave("cancelled"))
+        raise
         job.close()
 
 
@@ -75,14 +80,15 @@ async def _carry_out(job: Job, threads: Executor, command: Command) -> Command:
 
 async def run(job: Job, threads: Executor, number: int) -> Command:
     """Run the body of a claimed attempt as a task of its own."""
-    attempt, job.attempt = job.attempt, None
-    assert attempt is not None
+    if not job.knows_arguments:
+        await shielded(threads, job.fetch)
     reason = job.withhold(number)
     if reason:
         return await shielded(threads, lambda: job.withheld(number, reason))
-    job.attempt = attempt
+        job.attempt = None
     call, inside = job.body()
-    job.attempt = None
+    attempt, job.attempt = job.attempt, None
+    assert attempt is not None
     token = Token()
 
     async def body() -> Any:
@@ -119,14 +125,17 @@ async def _cancelled(
     attempt.cancelled.set()
     task.cancel()
     await _through(clock().wait_for(task, _grace(job)))
-    if token.take():
-        record: Callable[[], Command] = lambda: job.withheld(attempt.number, "cancelled_before_start", over=True)
-    elif task.done():
-        value, error = _ending(task)
-        record = lambda: job.ended(attempt, value, error, cut="cancelled", over=True)
-    else:
+    never, done = token.take(), task.done()
+    if not never and not done:
         task.add_done_callback(_late(job, threads, attempt))
-        record = lambda: job.gave_up(attempt, "cancelled", over=True)
+
+    def record() -> Command:
+        if never:
+            return job.withheld(attempt.number, "cancelled_before_start", over=True)
+        if done:
+            return job.ended(attempt, *_ending(task), cut="cancelled", over=True)
+        return job.gave_up(attempt, "cancelled", over=True)
+
     with suppress(asyncio.CancelledError):  # the caller raises the first one
         await shielded(threads, record)
 
@@ -159,6 +168,8 @@ def _late(job: Job, threads: Executor, attempt: Attempt) -> Callable[[asyncio.Ta
 async def read(job: Job, threads: Executor) -> Command:
     """Ask the reconcile function for no longer than it may take: a coroutine here, a plain one in a thread."""
     start = job.read_start()
+    if not job.knows_arguments:
+        await shielded(threads, job.fetch)
     call = job.read_body(start)
     if inspect.iscoroutinefunction(job.tool.reconcile):
         return await _read_here(job, threads, start, call)

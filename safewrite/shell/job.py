@@ -30,6 +30,7 @@ from safewrite.core.events import (
     Moment,
     OutcomeState,
     ReadEnded,
+    Refused,
     Verdict,
     Withheld,
 )
@@ -288,6 +289,26 @@ class Job:
         return _by_kind(tool.fn, arguments), inside
 
     def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:
+    @property
+    def unfinished(self) -> bool:
+        """Whether a call that ends here leaves something behind: a claim whose body never began, or its lease."""
+        lease = self.intent.state.lease if self.intent is not None else None
+        return self.attempt is not None or (lease is not None and lease.call == self.id)
+
+    def leave(self, reason: str) -> Command:
+        """Record that this call ends in the middle, so that its claim and its lease hold up nobody."""
+        attempt, self.attempt = self.attempt, None
+        try:
+            found = self.ledger.attempt(attempt.id) if attempt is not None else None
+        except LedgerUnavailable:
+            return Nothing("X1")
+        if found is not None:
+            self.intent, number = found
+            return self.withheld(number, reason, over=True)
+        if self.unfinished:
+            return self.record(Refused(reason), over=True)
+        return Nothing("N2")
+
         """Record that the body of an attempt never ran."""
         return self.record(Withheld(number, reason), over=over)
 
@@ -380,12 +401,22 @@ class Job:
         Redacted ones come from the call at hand, if there is one.
         """
         assert self.intent is not None
-        if self.intent.state.revision == 1 and self.intent.state.sends_of(self.id):
-            return dict(self.arguments)  # this call's own claim made the record
-        if self._recorded is None:
+        self.fetch()
+        return {**self.arguments, **(self._recorded or {})}
+
+    @property
+    def knows_arguments(self) -> bool:
+        """Whether the first call's arguments are at hand, without asking the ledger."""
+        assert self.intent is not None
+        own = self.intent.state.revision == 1 and self.intent.state.sends_of(self.id) > 0
+        return own or self._recorded is not None  # this call's own claim made the record
+
+    def fetch(self) -> None:
+        """Read the first call's arguments from the ledger, if they are not at hand."""
+        if not self.knows_arguments:
+            assert self.intent is not None
             text = self.ledger.arguments(self.intent.id)
             self._recorded, _ = decode_arguments(text, self.tool.argument_codecs)
-        return {**self.arguments, **self._recorded}
 
     def read_ended(
         self,

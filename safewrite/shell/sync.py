@@ -43,6 +43,10 @@ def drive(job: Job) -> Answer:
             command = _carry_out(job, command)
         return command
     finally:
+    except BaseException:
+        if job.unfinished:
+            uninterrupted(lambda: job.leave("interrupted"))
+        raise
         job.close()
 
 
@@ -65,14 +69,13 @@ def _carry_out(job: Job, command: Command) -> Command:
 
 def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt."""
-    attempt, job.attempt = job.attempt, None
-    assert attempt is not None
     reason = job.withhold(number)
     if reason:
         return job.withheld(number, reason)
-    job.attempt = attempt
+        job.attempt = None
     call, inside = job.body()
-    job.attempt = None
+    attempt, job.attempt = job.attempt, None
+    assert attempt is not None
     if job.limits.threaded:
         return _run_in_thread(job, attempt, lambda: inside.run(call))
     try:
