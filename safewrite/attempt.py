@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from safewrite.core.idle import Watch
 from safewrite.shell.clock import clock
 
 LEAST_TIMEOUT = 0.001
@@ -17,7 +18,9 @@ class Attempt:
     every attempt.  Pass `headers` and `timeout` to the client that sends.
     """
 
-    def __init__(self, *, id: str, number: int, key: str, end: float, deadline_at: float) -> None:
+    def __init__(
+        self, *, id: str, number: int, key: str, end: float, deadline_at: float, idle: float | None = None
+    ) -> None:
         self.id = id
         self.number = number
         self.cancelled = threading.Event()
@@ -26,8 +29,12 @@ class Attempt:
         self.key_read = False
         self.deadline_read = False
         self.progress_count = 0
+        self.cut = ""
+        """Which of its limits had run out when it was given up, with the values of both."""
         self._key = key
         self._end = end
+        now = clock().now().ticks
+        self._watch = Watch(now, end, max(0.0, end - now), idle)
 
     @property
     def key(self) -> str:
@@ -56,8 +63,24 @@ class Attempt:
         return max(LEAST_TIMEOUT, self.remaining())
 
     def progress(self) -> None:
-        """Say that the work moved."""
+        """Say that the work moved, to the idle limit of `@sw.write(idle=...)`: never later than the attempt's end."""
         self.progress_count += 1
+        self.dispatched()
+
+    def dispatched(self) -> None:
+        """Start the idle limit: the body begins now."""
+        self._watch = self._watch.moved(clock().now().ticks)
+
+    def left(self) -> float:
+        """Return the seconds until a limit may have run out: the attempt's end, or how long it may be silent."""
+        return self._watch.left(clock().now().ticks)
+
+    def give_up(self) -> str:
+        """Ask the body to stop; return which limit ran out, `timeout` or `idle`, and keep it in words in `cut`."""
+        self.cancelled.set()
+        if self._watch.idle is not None:
+            self.cut = self._watch.words(clock().now().ticks)
+        return self._watch.runs_out
 
     def __repr__(self) -> str:
         return f"Attempt(id={self.id!r}, number={self.number}, remaining={self.remaining():.3f})"

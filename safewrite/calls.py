@@ -148,7 +148,7 @@ class Guard:
         if options.deadline is not None:
             cap = options.deadline.call_cap if options.deadline.call_cap is not None else cap
         remaining = deadline.remaining() if deadline is not None else None
-        explicit = tool.timeout is not None or remaining is not None or cap is not None
+        explicit = tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None
         floor = deadline.minimum if deadline is not None else 0.0
         refusal = "budget_exhausted" if remaining is not None and (remaining < floor or remaining <= 0.0) else ""
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)

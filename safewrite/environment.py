@@ -31,6 +31,9 @@ class _Variables(BaseSettings):
     connect_timeout: float | None = None
     statement_timeout: float | None = None
     max_attempts: int | None = None
+    idle: float | None = None
+    keepalive: float | None = None
+    backstop: float | None = None
 
     @field_validator("*", mode="wrap")
     @classmethod

@@ -103,6 +103,7 @@ class SafeWrite:
         single_request: bool = True,
         on_conflict: Literal["wait", "refuse"] = "wait",
         in_thread: bool | None = None,
+        idle: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Write[P, R]]:
         """Guard a mutating tool: a plain function, a coroutine function, or a method.
 
@@ -121,6 +122,8 @@ class SafeWrite:
         - `single_request`: the last request of the body is its only write.  Default: True.
         - `on_conflict`: when the same write is in flight elsewhere, "wait" for its record or "refuse".
         - `in_thread`: run a plain function in a thread; default: if there is a limit to keep.
+        - `idle`: seconds without `attempt.progress()` after which an attempt is given up, as at its timeout; default:
+          it may be silent.
 
         Raises `ConfigurationError` and `DuplicateTool` when the tool is declared, not when it is called.
         """
@@ -128,7 +131,7 @@ class SafeWrite:
             target, name, dependency, timeout, max_attempts, wait, tuple(free_text) if not isinstance(free_text, str)
             else free_text, tuple(redact) if not isinstance(redact, str) else redact, precondition,
             tuple(not_applied_on) if isinstance(not_applied_on, list) else not_applied_on, applied_when,
-            single_request, on_conflict, in_thread,
+            single_request, on_conflict, in_thread, idle,
         )  # fmt: skip
 
         def decorate(fn: Callable[P, R]) -> Write[P, R]:

@@ -65,6 +65,9 @@ class Settings:
     connect_timeout: float
     statement_timeout: float
     max_attempts: int
+    idle: float
+    keepalive: float
+    backstop: float
     _rows: tuple[Setting, ...] = field(repr=False, compare=False)
     _layers: Mapping[Origin, Mapping[str, Value]] = field(repr=False, compare=False)
     _notes: Mapping[str, str] = field(repr=False, compare=False)
@@ -225,6 +228,11 @@ _CATALOGUE = (
     _Known("connect_timeout", 5.0, _positive, "how long to wait for a connection to the ledger"),
     _Known("statement_timeout", 5.0, _positive, "how long one statement of the ledger may take"),
     _Known("max_attempts", 3, _count, "the most attempts that one call makes"),
+    _Known(
+        "idle", 300.0, _positive, "how long work that can report progress may be silent before it is given up"
+    ),
+    _Known("keepalive", 20.0, _positive, "how often a slow tool says that it is still there"),
+    _Known("backstop", 30.0, _positive, "how long after the innermost limits the outermost one answers"),
 )
 _BY_NAME = {known.name: known for known in _CATALOGUE}
 

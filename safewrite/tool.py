@@ -52,6 +52,7 @@ class Options:
     single_request: bool = True
     on_conflict: Literal["wait", "refuse"] = "wait"
     in_thread: bool | None = None
+    idle: Duration | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +69,7 @@ class Tool:
     """`self` or `cls`, which never enters the key."""
     dependency: Dependency
     timeout: float | None
+    idle: float | None
     is_async: bool
     reconcile: Callable[..., Any] | None = None
     reconcile_parameters: tuple[str, ...] = ()
@@ -224,6 +226,7 @@ def declare(fn: Callable[..., Any], options: Options) -> Tool:
         receiver,
         options.dependency or NO_PROMISES,
         seconds(options.timeout, name="timeout", allow_none=True),
+        seconds(options.idle, name="idle", allow_none=True, none_means="it may be silent"),
         inspect.iscoroutinefunction(fn),
     )
     _check_names(tool)

@@ -27,6 +27,9 @@ DEFAULTS = {
     "connect_timeout": 5.0,
     "statement_timeout": 5.0,
     "max_attempts": 3,
+    "idle": 300.0,
+    "keepalive": 20.0,
+    "backstop": 30.0,
 }
 TEXTS = {
     "database_url": "sqlite:///other.db",
@@ -42,6 +45,9 @@ TEXTS = {
     "connect_timeout": "3",
     "statement_timeout": "4",
     "max_attempts": "1",
+    "idle": "60",
+    "keepalive": "5",
+    "backstop": "10",
 }
 
 

@@ -88,6 +88,7 @@ CODES: Final[Mapping[str, str]] = {
     "decided_meanwhile": "The outcome had become known before the body began.",
     "goal_met": "The body found the goal met already.",
     "goal_not_met": "The goal is not met, which a later effect can still change.",
+    "idle": "Nothing was heard of the body for longer than its idle limit.",
     "in_flight": "Another call is carrying it out.",
     "inconclusive": "The read could not tell.",
     "interrupted_before_start": "The program was interrupted before the body began.",

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from safewrite.attempt import Attempt
 from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
 from safewrite.shell.clock import clock, wake
+from safewrite.shell.idle import await_while
 from safewrite.shell.job import Job
 from safewrite.shell.sync import POLL_FIRST, POLL_MOST, Token, _grace, read_result
 
@@ -29,12 +30,12 @@ async def drive(job: Job, threads: Executor) -> Answer:
         while not isinstance(command, Answer):
             command = await _carry_out(job, threads, command)
         return command
-    finally:
     except BaseException:
         if job.unfinished:
             with suppress(asyncio.CancelledError):  # the first one is raised
                 await shielded(threads, lambda: job.leave("cancelled"))
         raise
+    finally:
         job.close()
 
 
@@ -84,8 +85,8 @@ async def run(job: Job, threads: Executor, number: int) -> Command:
         await shielded(threads, job.fetch)
     reason = job.withhold(number)
     if reason:
-        return await shielded(threads, lambda: job.withheld(number, reason))
         job.attempt = None
+        return await shielded(threads, lambda: job.withheld(number, reason))
     call, inside = job.body()
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
@@ -97,25 +98,25 @@ async def run(job: Job, threads: Executor, number: int) -> Command:
 
     task = asyncio.get_running_loop().create_task(body(), context=inside)
     try:
-        in_time = await clock().wait_for(task, attempt.remaining())
-        if not in_time:
-            await _stop(job, attempt, task)
+        attempt.dispatched()
+        in_time = await await_while(task, attempt.left)
+        reason = "cancelled_inside" if in_time else await _stop(job, attempt, task)
     except asyncio.CancelledError:
         await _cancelled(job, threads, attempt, task, token)
         raise
     if not task.done():
         task.add_done_callback(_late(job, threads, attempt))
-        return await shielded(threads, lambda: job.gave_up(attempt, "timeout"))
+        return await shielded(threads, lambda: job.gave_up(attempt, reason))
     value, error = _ending(task)
-    cut = "timeout" if not in_time else "cancelled_inside"
-    return await shielded(threads, lambda: job.ended(attempt, value, error, cut=cut))
+    return await shielded(threads, lambda: job.ended(attempt, value, error, cut=reason))
 
 
-async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> None:
-    """Cancel a body and give it a bounded time to clean up."""
-    attempt.cancelled.set()
+async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> str:
+    """Cancel a body and give it a bounded time to clean up; return which limit had run out."""
+    reason = attempt.give_up()
     task.cancel()
     await clock().wait_for(task, _grace(job))
+    return reason
 
 
 async def _cancelled(
@@ -167,9 +168,9 @@ def _late(job: Job, threads: Executor, attempt: Attempt) -> Callable[[asyncio.Ta
 
 async def read(job: Job, threads: Executor) -> Command:
     """Ask the reconcile function for no longer than it may take: a coroutine here, a plain one in a thread."""
-    start = job.read_start()
     if not job.knows_arguments:
         await shielded(threads, job.fetch)
+    start = job.read_start()
     call = job.read_body(start)
     if inspect.iscoroutinefunction(job.tool.reconcile):
         return await _read_here(job, threads, start, call)

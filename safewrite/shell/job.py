@@ -231,6 +231,7 @@ class Job:
             key=self.ticket.identity.key,
             end=at.ticks + limit,
             deadline_at=at.unix + limit,
+            idle=self.tool.idle,
         )
         return Claimed(number, self.attempt.id, process.owner(), self.attempt.deadline_at)
 
@@ -288,7 +289,6 @@ class Job:
         inside.run(context._attempt.set, attempt)
         return _by_kind(tool.fn, arguments), inside
 
-    def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:
     @property
     def unfinished(self) -> bool:
         """Whether a call that ends here leaves something behind: a claim whose body never began, or its lease."""
@@ -309,6 +309,7 @@ class Job:
             return self.record(Refused(reason), over=True)
         return Nothing("N2")
 
+    def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:
         """Record that the body of an attempt never ran."""
         return self.record(Withheld(number, reason), over=over)
 
@@ -336,7 +337,7 @@ class Job:
             if encoded.text is not None:
                 contents["value"] = encoded.text
         if error is not None:
-            contents["evidence"] = redact_text(describe(error))
+            contents["evidence"] = redact_text("\n".join(filter(None, (cut and attempt.cut, describe(error)))))
         fact = Ended(
             attempt.number,
             reply.finding,
@@ -356,7 +357,7 @@ class Job:
     def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Command:
         """Record that nobody waits any more for a body that goes on."""
         fact = GaveUp(attempt.number, reason, attempt.key_read, attempt.deadline_read)
-        return self.record(fact, over=over)
+        return self.record(fact, {"evidence": attempt.cut} if attempt.cut else None, over=over)
 
     def late(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """Record the end of a body that was given up: evidence, never this call's result."""

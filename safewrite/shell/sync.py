@@ -17,6 +17,7 @@ from safewrite.attempt import Attempt
 from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
 from safewrite.core.fold import Impossible
 from safewrite.shell.clock import clock
+from safewrite.shell.idle import wait_while
 from safewrite.shell.job import Job
 from safewrite.shell.threads import Work
 
@@ -42,11 +43,11 @@ def drive(job: Job) -> Answer:
         while not isinstance(command, Answer):
             command = _carry_out(job, command)
         return command
-    finally:
     except BaseException:
         if job.unfinished:
             uninterrupted(lambda: job.leave("interrupted"))
         raise
+    finally:
         job.close()
 
 
@@ -71,8 +72,8 @@ def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt."""
     reason = job.withhold(number)
     if reason:
-        return job.withheld(number, reason)
         job.attempt = None
+        return job.withheld(number, reason)
     call, inside = job.body()
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
@@ -131,10 +132,12 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
     ending: list[tuple[object, BaseException | None]] = []
     job.place = False
     work = job.pool.start(body)
+    reason = "timeout"
     try:
-        ended = clock().wait(work.done, attempt.remaining())
+        attempt.dispatched()
+        ended = wait_while(work.done, attempt.left)
         if not ended:
-            attempt.cancelled.set()
+            reason = attempt.give_up()
             if token.take():
                 return job.withheld(attempt.number, "no_thread_in_time")
             clock().wait(work.done, _grace(job))
@@ -153,7 +156,7 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
     with left:
         abandoned = not ending
     if abandoned:
-        return uninterrupted(lambda: job.gave_up(attempt, "timeout"))
+        return uninterrupted(lambda: job.gave_up(attempt, reason))
     return uninterrupted(lambda: job.ended(attempt, *ending[0]))
 
 
