@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from safewrite.core.commands import Command
 from safewrite.core.events import Alarmed, Event, ReadEnded
 from safewrite.core.fold import Impossible
-from safewrite.core.machine import MACHINE_VERSION, refold, step
+from safewrite.core.machine import MACHINE_VERSION, step
 from safewrite.core.state import Alarm, State
 from safewrite.ledger import lookup
 from safewrite.ledger.chain import GENESIS, commitment, row_hash
 from safewrite.ledger.columns import audit_columns, identity_columns, intent_columns
-from safewrite.ledger.model import Contents, Identity, Intent, Meta
-from safewrite.ledger.rows import Json, command_json, dumps, event_json, event_of, parse, plain
+from safewrite.ledger.model import VALUE, Contents, Identity, Intent, Meta
+from safewrite.ledger.rows import Json, command_json, dumps, event_json, plain
 from safewrite.ledger.texts import new_id, storable
 from safewrite.ledger.units import Proof, Trouble, Unit
 
@@ -116,7 +116,8 @@ def _write(
         rows.append({**audit_columns(body, unit.stamp), "body": text, "prev_hash": head, "hash": digest})
         head = digest
     last = drafts[-1]
-    written = replace(intent, state=last.state, head=head, value=None)
+    value = contents.get(VALUE) if last.state.value_at == drafts[0].state.revision else intent.value
+    written = replace(intent, state=last.state, head=head, value=value)
     number = _settle(unit, intent, written, last.event, meta, len(drafts) - 1, now)
     if number is None:
         return None
@@ -239,11 +240,8 @@ def _anew(unit: Unit, intent: Intent) -> Intent:
 
 def _recorded(unit: Unit, intent: Intent, event: Event) -> Appended | None:
     """Return what came of this very event if it stands already: its first recording ended without an answer."""
-    state = State()
-    for _, text in unit.rows(unit.sql.bodies, {"intent": intent.id}):
-        known = event_of(parse(text))
-        state, command = refold(state, known)
-        if state.revision > intent.state.revision and _same(known, event):
+    for known, _, command in lookup.replay(unit, intent.id):
+        if _same(known, event):
             return Appended(_anew(unit, intent), command)
     return None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from safewrite.core.events import Moment, OutcomeState
+from safewrite.core.commands import Command
+from safewrite.core.events import Event, Moment, OutcomeState
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import MACHINE_VERSION, refold
 from safewrite.core.state import AttemptState, Lease, State
@@ -91,7 +92,7 @@ def fingerprint_of(row: IntentRow) -> dict[str, str]:
 
 def open_ones(
     unit: Unit, *, tool: str | None, namespace: str | None, limit: int, skip: int
-) -> Iterable[IntentRow]:
+) -> list[IntentRow]:
     """Return the rows of the intents that are unknown, the oldest first."""
     wanted = {"tool": tool, "namespace": namespace, "limit": limit, "skip": skip}
     return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
@@ -130,16 +131,25 @@ def _intent(row: IntentRow, state: State, value: str | None, *, whole: bool) -> 
 def folded(unit: Unit, row: IntentRow) -> State:
     """Return the fold of the rows that the intent's row knows of: later ones are another reading's."""
     state = State()
-    bodies = unit.rows(unit.sql.bodies, {"intent": row.id})
-    try:
-        for sequence, body in bodies:
-            if sequence <= row.revision:
-                state, _ = refold(state, decode_event(body))
-    except (Unreadable, Impossible) as error:
-        raise Trouble("ledger_corrupt") from error
+    for _, known, _ in replay(unit, row.id):
+        if known.revision > row.revision:
+            break
+        state = known
     if state.revision != row.revision:
         raise Trouble("ledger_corrupt")
     return state
+
+
+def replay(unit: Unit, intent_id: str) -> Iterator[tuple[Event, State, Command]]:
+    """Yield an intent's events in order, each with the state after it and the command that it led to."""
+    state = State()
+    for _, body in unit.rows(unit.sql.bodies, {"intent": intent_id}):
+        try:
+            event = decode_event(body)
+            state, command = refold(state, event)
+        except (Unreadable, Impossible) as error:
+            raise Trouble("ledger_corrupt") from error
+        yield event, state, command
 
 
 def _replayable(row: IntentRow) -> bool:

@@ -22,8 +22,10 @@ HEAD = "sw_0001"
 """The revision that this version needs."""
 
 _OURS = re.compile(r"sw_\d{4}\Z")
-_PATIENCE_MS = 60_000
-"""Milliseconds that an upgrade waits for another process's upgrade."""
+PATIENCE = 60.0
+"""Seconds that an upgrade that was asked for waits for other writers."""
+_LEAST_PATIENCE = 5.0
+"""Seconds that the first use waits at least for another process's first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,22 @@ def folder() -> Path:
     )
 
 
-def ready(database: SQLite, raw: Any) -> None:
+def ready(database: SQLite, raw: Any, wait: float) -> None:
     """See to it that the tables are this version's.
 
-    SQLite is upgraded if it is empty or older.  Raises `SchemaOutdated` or `ConfigurationError`.
+    SQLite is upgraded if it is empty or older; another process that does so is waited for, `wait` seconds or a few.
+    Raises `SchemaOutdated` or `ConfigurationError`, or `Trouble` where the database is only busy.
     """
     try:
         found = raw.execute(database.sql.schema.text).fetchall()
     except database.errors as error:
         if database.reason(error) != "ledger_schema":
-            raise database.unusable(error) from error
+            raise database.refusal(error) from error
         found = []
     if [tuple(row) for row in found] == [(HEAD,)]:
         return
     if _older(database, raw):
-        upgrade(database)
+        upgrade(database, max(wait, _LEAST_PATIENCE))
         return
     raise SchemaOutdated(
         f"The tables of the ledger {database.named} were altered: they are said to be those of revision {HEAD}, but a "
@@ -95,21 +98,31 @@ def _older(database: SQLite, raw: Any) -> bool:
 
 def _revision(database: SQLite, raw: Any) -> str | None:
     """Return the revision on record, or None where none of our tables is there."""
-    here = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()}
-    ours = {table.name for table in metadata.sorted_tables}
+    here = _names(database, raw)
+    ours = here & {table.name for table in metadata.sorted_tables}
     if VERSION_TABLE not in here:
-        if here & ours:
-            raise _not_ours(database, f"it has a table `{min(here & ours)}`, but no `{VERSION_TABLE}`")
+        if ours:
+            raise _not_ours(database, f"it has a table `{min(ours)}`, but no `{VERSION_TABLE}`")
         return None
     try:
         found = raw.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608
     except database.errors as error:
+        if database.reason(error) != "ledger_schema":
+            raise database.refusal(error) from error
         raise _not_ours(database, f"its `{VERSION_TABLE}` cannot be read ({error})") from error
     if len(found) > 1:
         raise _not_ours(database, f"its `{VERSION_TABLE}` names {len(found)} revisions")
-    if not found and here & ours:
+    if not found and ours:
         raise _not_ours(database, f"its `{VERSION_TABLE}` names no revision")
     return str(found[0][0]) if found else None
+
+
+def _names(database: SQLite, raw: Any) -> set[str]:
+    """Return the names of everything in the database."""
+    try:
+        return {name for (name,) in raw.execute("SELECT name FROM sqlite_master").fetchall()}
+    except database.errors as error:
+        raise database.refusal(error) from error
 
 
 def _not_ours(database: SQLite, why: str) -> ConfigurationError:
@@ -119,17 +132,17 @@ def _not_ours(database: SQLite, why: str) -> ConfigurationError:
     )
 
 
-def upgrade(database: SQLite) -> None:
+def upgrade(database: SQLite, wait: float = PATIENCE) -> None:
     """Bring the tables to this version's revision, and make view and triggers anew.
 
     Upgrades of several processes take turns; the second finds the work done.  Raises `ConfigurationError` where the
-    database cannot be written, and as `ready` does where it is newer or not ours.
+    database cannot be written, and as `ready` does where it is newer, not ours, or busy.
     """
     from sqlalchemy.exc import DBAPIError
 
     try:
         with database.engine.connect() as connection:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(wait * 1000)}")
             # The driver is in autocommit: this is what begins the transaction, before anything is looked at.
             connection.exec_driver_sql(database.begin)
             if _older(database, connection.connection.driver_connection):
@@ -137,7 +150,7 @@ def upgrade(database: SQLite) -> None:
             recreate(connection.dialect.name, connection.exec_driver_sql)
             connection.commit()
     except DBAPIError as error:
-        raise database.unusable(error.orig or error) from error
+        raise database.refusal(error.orig or error) from error
 
 
 def _run(connection: Connection) -> None:
@@ -177,7 +190,9 @@ def _problems(database: SQLite, raw: Any, revision: str | None) -> list[str]:
     try:
         raw.execute(database.sql.schema.text).fetchall()
     except database.errors as error:
+        if database.reason(error) != "ledger_schema":
+            raise database.refusal(error) from error
         return [f"A table or column is missing ({error}): restore it from a backup."]
-    present = {name for (name,) in raw.execute("SELECT name FROM sqlite_master").fetchall()}
+    present = _names(database, raw)
     gone = [name for name in GUARDS["sqlite"] if name not in present]
     return [f"`{name}` is gone: run `safewrite db upgrade`." for name in gone]

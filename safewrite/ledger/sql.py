@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from math import isfinite
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Select
 from sqlalchemy.engine import URL, make_url
@@ -82,13 +81,16 @@ class Ledger:
         What only repeats the record is answered from a plain read.  A claim, and a fact that must stand before the
         answer, are recorded first: the command returned is `Run` then, or the answer.
         """
-        with self._speaking_of(ticket.identity):
-            intent = self._store.read(lambda unit: lookup.by_key(unit, storable(ticket.identity.key)))
+        identity = ticket.identity
+        try:
+            intent = self._store.read(lambda unit: lookup.by_key(unit, storable(identity.key)))
             if intent is not None:
                 command = step(intent.state, Event(at, Asked(), _of_content(ticket, call, intent)))[1]
                 if isinstance(command, Answer | Read | Watch | Run):
                     return intent, command
             appended = self._write(lambda unit: self._asked(unit, ticket, call, at, meta))
+        except Trouble as trouble:
+            raise _unavailable(trouble, identity=identity) from trouble.__cause__ or trouble
         return appended.intent, appended.command
 
     def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
@@ -129,10 +131,13 @@ class Ledger:
         already is not added again.  `candidates` are the objects that a read found: what they prove, and which one's
         contents are kept, is decided here, beside the claims of other intents.
         """
-        with self._speaking_of(intent.identity):
+        try:
             appended = self._write(
                 lambda unit: self._recorded(unit, intent, event, meta, contents, candidates)
             )
+        except Trouble as trouble:
+            failed = _unavailable(trouble, "what happened could not be recorded", intent.identity)
+            raise failed from trouble.__cause__ or trouble
         return appended.intent, appended.command
 
     def _recorded(
@@ -249,11 +254,17 @@ class Ledger:
     def upgrade(self) -> None:
         """Bring the tables to this version's revision, and make the triggers anew."""
         self._database.check_path()
-        migrate.upgrade(self._database)
+        try:
+            migrate.upgrade(self._database)
+        except Trouble as trouble:
+            raise _unavailable(trouble, "it could not be upgraded") from trouble.__cause__ or trouble
 
     def check(self) -> Status:
         """Return what stands in the database, without changing it."""
-        return migrate.check(self._database)
+        try:
+            return migrate.check(self._database)
+        except Trouble as trouble:
+            raise _unavailable(trouble, "it could not be looked at") from trouble.__cause__ or trouble
 
     def close(self) -> None:
         """Release every connection.  Later calls raise `LedgerUnavailable`."""
@@ -273,7 +284,7 @@ class Ledger:
         try:
             return self._store.read(query, long=long)
         except Trouble as trouble:
-            _unavailable(trouble, None)
+            raise _unavailable(trouble, "it could not be read") from trouble.__cause__ or trouble
 
     def _tell(self, intent: Intent, alarm: Alarm) -> None:
         if self.on_alarm is None:
@@ -283,18 +294,14 @@ class Ledger:
         except Exception:  # the row stands; a listener's fault is not the write's
             _LOG.exception("The listener for alarms failed on `%s` of intent %s.", alarm.kind, intent.id)
 
-    @contextmanager
-    def _speaking_of(self, identity: Identity) -> Iterator[None]:
-        try:
-            yield
-        except Trouble as trouble:
-            _unavailable(trouble, identity)
 
-
-def _unavailable(trouble: Trouble, identity: Identity | None) -> NoReturn:
-    """Raise what the caller is told of a database that did not do its work."""
+def _unavailable(trouble: Trouble, what: str = "", identity: Identity | None = None) -> LedgerUnavailable:
+    """Return what the caller is told of a database that did not do its work; `what`: which work, if not a claim."""
     key, tool = (identity.key, identity.tool) if identity is not None else (None, None)
-    raise LedgerUnavailable(reason=trouble.reason, key=key, tool=tool) from trouble.__cause__ or trouble
+    message = (
+        f"The ledger is not available: {what} (`{trouble.reason}`). See `safewrite db check`." if what else ""
+    )
+    return LedgerUnavailable(message, reason=trouble.reason, key=key, tool=tool)
 
 
 def _of_content(ticket: Ticket, call: Call, intent: Intent) -> Call:

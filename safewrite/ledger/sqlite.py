@@ -16,6 +16,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.statements import Statement, Statements, bound, statements
 from safewrite.ledger.texts import stamp_text
+from safewrite.ledger.units import Trouble
 
 _BUSY, _FULL, _CORRUPT = "ledger_busy", "ledger_full", "ledger_corrupt"
 _READ_ONLY, _IO = "ledger_read_only", "ledger_io"
@@ -84,7 +85,10 @@ class SQLite:
     # Opening -----------------------------------------------------------------------------------------------------
 
     def connect(self) -> Any:
-        """Return a pooled connection whose driver's own is ready for reading.  Raises `ConfigurationError`."""
+        """Return a pooled connection whose driver's own is ready for reading.
+
+        Raises `ConfigurationError`, or `Trouble` where it is only busy; so does `make_durable`.
+        """
         self.check_path()
         pooled: Any = None
         try:
@@ -96,15 +100,13 @@ class SQLite:
         except self.errors as error:
             if pooled is not None:
                 pooled.close()
-            if self.reason(error) == _BUSY:
-                raise
-            raise self.unusable(error) from error
+            raise self.refusal(error) from error
         return pooled
 
     def make_durable(self, raw: Any, until: float) -> None:
         """Make a connection ready for writing: a log written ahead, so that readers never wait.
 
-        Changing to it needs the file alone for a moment, and does not wait by itself.  Raises `ConfigurationError`.
+        Changing to it needs the file alone for a moment, and does not wait by itself.
         """
         if self.memory:
             return
@@ -113,10 +115,8 @@ class SQLite:
             try:
                 mode = raw.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
             except self.errors as error:
-                if self.reason(error) != _BUSY:
-                    raise self.unusable(error) from error
-                if time.monotonic() >= until:
-                    raise
+                if self.reason(error) != _BUSY or time.monotonic() >= until:
+                    raise self.refusal(error) from error
                 time.sleep(_PAUSE)
         if mode != "wal":
             raise ConfigurationError(
@@ -167,8 +167,10 @@ class SQLite:
         """Whether a failed commit left the transaction as it was, to be committed again."""
         return self.reason(error) == _BUSY and bool(raw.in_transaction)
 
-    def unusable(self, error: BaseException) -> ConfigurationError:
-        """Return the error for a database that cannot be opened, or not be written at all."""
+    def refusal(self, error: BaseException) -> Trouble | ConfigurationError:
+        """Return what to raise for a database that cannot be opened, or not be written at all."""
+        if self.reason(error) == _BUSY:
+            return Trouble(_BUSY)
         what = {
             _READ_ONLY: "is read-only. Make the file and its folder writable for this process",
             _CORRUPT: "is not a SQLite database, or is damaged. Name another file, or restore it from a backup",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from threading import RLock, get_ident
 from typing import Any, TypeVar
 
+from safewrite.errors import ConfigurationError
 from safewrite.ledger.forks import generation
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.units import Proof, Trouble, Unit
@@ -57,12 +58,14 @@ class _Connections:
     readers: deque[_Held] = field(default_factory=deque)
     checked: bool = False
     """The tables were seen to be those of this version."""
+    proven: bool = False
+    """It could be written: what fails from now on is no matter of configuration."""
 
 
 class Store:
     """The connections to one database.  `check` is called once per process, before anything else is done."""
 
-    def __init__(self, database: SQLite, *, wait: float, check: Callable[[SQLite, Any], None]) -> None:
+    def __init__(self, database: SQLite, *, wait: float, check: Callable[[SQLite, Any, float], None]) -> None:
         self._database = database
         self._wait = min(wait, LONGEST_WAIT)
         self._check = check
@@ -86,7 +89,8 @@ class Store:
             own.thread = me
             held = self._writer(own)
             if not held.durable:
-                self._make_durable(held, until)
+                self._usable(own, lambda: self._database.make_durable(held.raw, until))
+                held.durable = own.proven = True
             return self._transaction(own, held, work, until)
         finally:
             # An interrupt can strike between taking the lock and knowing it, so what is not held is let go as well;
@@ -182,7 +186,7 @@ class Store:
         try:
             held = own.readers.pop()
         except IndexError:
-            held = self._open()
+            held = self._open(own)
         try:
             result = query(self._unit(held))
         except BaseException as error:
@@ -211,28 +215,28 @@ class Store:
         if self._closed:
             raise Trouble("ledger_closed")
         if own.writer is None:
-            own.writer = self._open()
+            own.writer = self._open(own)
         if own.writer.raw.in_transaction:  # an interrupt came while one was being undone
             self._undo(own, own.writer, certain=False)
             return self._writer(own)
         if not own.checked:
-            self._check(self._database, own.writer.raw)
+            self._check(self._database, own.writer.raw, self._wait)
             own.checked = True
         return own.writer
 
-    def _make_durable(self, held: _Held, until: float) -> None:
-        try:
-            self._database.make_durable(held.raw, until)
-        except self._database.errors as error:
-            raise Trouble(self._database.reason(error)) from error
-        held.durable = True
-
-    def _open(self) -> _Held:
-        try:
-            pooled = self._database.connect()
-        except self._database.errors as error:
-            raise Trouble(self._database.reason(error)) from error
+    def _open(self, own: _Connections) -> _Held:
+        pooled = self._usable(own, self._database.connect)
         return _Held(pooled, pooled.driver_connection)
+
+    def _usable(self, own: _Connections, step: Callable[[], T]) -> T:
+        """Take a step towards using the database: that it cannot be used is told so only before it ever was."""
+        try:
+            return step()
+        except ConfigurationError as error:
+            if not own.proven:
+                raise
+            cause = error.__cause__ or error
+            raise Trouble(self._database.reason(cause)) from cause
 
     def _unit(self, held: _Held) -> Unit:
         return Unit(held.raw, self._database.sql, self._database.stamp)

@@ -158,10 +158,13 @@ def test_a_commit_that_nobody_can_look_up_is_a_refusal(
     """If even looking fails, the claim is not used; it stands as an unknown, should it be there after all."""
     ledger = open_ledger()
 
+    def unreachable() -> None:
+        raise error_of(sqlite3.SQLITE_CANTOPEN, "unable to open database file")
+
     def fault(sql: str, raw: Any) -> None:
         if sql == "COMMIT":
             raw.execute("COMMIT")
-            monkeypatch.setattr(ledger._database, "connect", lambda: (_ for _ in ()).throw(error_of(10)))
+            monkeypatch.setattr(ledger._database.engine, "raw_connection", unreachable)
             raise error_of(sqlite3.SQLITE_IOERR_FSYNC)
 
     break_writer(ledger, fault)
@@ -173,6 +176,33 @@ def test_a_commit_that_nobody_can_look_up_is_a_refusal(
     found = ledger.find(caller.identity.key)
     assert found is not None
     assert found.state.outcome is OutcomeState.UNKNOWN
+
+
+@pytest.mark.parametrize("step", ["raw_connection", "journal_mode"])
+def test_a_database_that_was_usable_is_unavailable_not_misconfigured(
+    open_ledger: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A file that can no longer be opened, or written, after it once was: the end of a write is not recorded."""
+    ledger = open_ledger()
+    caller = Caller(ledger)
+    intent, _ = caller.ask()
+    ledger._store._own().writer = None
+
+    def unreachable() -> None:
+        raise error_of(sqlite3.SQLITE_READONLY, "attempt to write a readonly database")
+
+    def fault(sql: str, raw: Any) -> None:
+        if "journal_mode" in sql:
+            unreachable()
+
+    if step == "raw_connection":
+        monkeypatch.setattr(ledger._database.engine, "raw_connection", unreachable)
+    else:
+        break_writer(ledger, fault)
+    error = failure(lambda: caller.end(intent))
+    assert error is not None
+    assert error.reason == "ledger_read_only"
+    assert "was not sent" not in str(error)
 
 
 def test_a_busy_commit_is_repeated(open_ledger: Callable[..., Ledger]) -> None:

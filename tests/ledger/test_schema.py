@@ -21,6 +21,7 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import create_engine
 
+from safewrite.core.events import GaveUp
 from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
 from safewrite.ledger import guards, migrate
 from safewrite.ledger.lookup import IntentRow
@@ -242,6 +243,18 @@ def test_rows_that_make_no_intent_are_not_decided_on(
     with pytest.raises(LedgerUnavailable) as caught:
         caller().ask(at=50.0)
     assert caught.value.reason == "ledger_corrupt"
+
+
+def test_recording_on_rows_that_make_no_intent_is_refused(caller: Caller, db: sqlite3.Connection) -> None:
+    """A stale handle meets rows that were altered: nothing is added to them."""
+    intent, _ = caller.ask()
+    caller.tell(intent, GaveUp(1, "timeout"))
+    db.execute("DROP TRIGGER safewrite_audit_no_update")
+    db.execute("UPDATE safewrite_audit SET body = 'x' WHERE sequence = 1")
+    with pytest.raises(LedgerUnavailable) as caught:
+        caller.end(intent, at=3.0)
+    assert caught.value.reason == "ledger_corrupt"
+    assert db.execute("SELECT count(*) FROM safewrite_audit").fetchone() == (2,)
 
 
 def test_a_row_of_a_newer_version_is_an_outdated_schema(caller: Caller, db: sqlite3.Connection) -> None:

@@ -24,7 +24,7 @@ from safewrite.ledger import migrate
 from safewrite.ledger.sql import Ledger
 from safewrite.ledger.statements import VERSION_TABLE
 from tests.ledger.driver import Caller
-from tests.ledger.faults import reason
+from tests.ledger.faults import failure, reason
 
 # Many at once ----------------------------------------------------------------------------------------------------
 
@@ -239,11 +239,40 @@ def test_the_first_use_of_a_locked_file_is_a_refusal(
     locker.execute("CREATE TABLE other (a)")
     locker.execute("BEGIN EXCLUSIVE")
     ledger = open_ledger(busy_timeout=0.05)
+    for use in (ledger.check, lambda: ledger.find("x")):
+        error = failure(use)
+        assert error is not None
+        assert error.reason == "ledger_busy"
+        assert "was not sent" not in str(error)
     with pytest.raises(LedgerUnavailable) as caught:
         Caller(ledger).ask()
     assert reason(caught) == "ledger_busy"
     locker.execute("ROLLBACK")
     assert isinstance(Caller(ledger).ask()[1], Run)
+
+
+def test_an_upgrade_waits_for_other_writers_up_to_its_limit(
+    open_ledger: Callable[..., Ledger], locker: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first use of an empty file that another program writes to, and an upgrade that was asked for."""
+    monkeypatch.setattr(migrate, "_LEAST_PATIENCE", 0.0)
+    locker.execute("CREATE TABLE other (a)")
+    locker.execute("BEGIN IMMEDIATE")
+    ledger = open_ledger(busy_timeout=0.05)
+    with pytest.raises(LedgerUnavailable) as caught:
+        Caller(ledger).ask()
+    assert reason(caught) == "ledger_busy"
+    timer = threading.Timer(0.2, lambda: locker.execute("ROLLBACK"))
+    timer.start()
+    ledger.upgrade()
+    timer.join()
+    monkeypatch.setattr(
+        migrate, "upgrade", lambda database, wait=0.05, real=migrate.upgrade: real(database, wait)
+    )
+    locker.execute("BEGIN IMMEDIATE")
+    error = failure(ledger.upgrade)
+    assert error is not None
+    assert error.reason == "ledger_busy"
 
 
 def test_changing_the_journal_waits_for_readers(
