@@ -34,6 +34,9 @@ from safewrite.core.events import (
 )
 from safewrite.core.state import Alarm, AttemptState, Lease, ReadState, State
 
+READERS = 8
+"""Calls whose newest read is remembered: more of them reading one intent at once read more often than they need."""
+
 _APPLIED, _NOT, _UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
 
 
@@ -66,7 +69,7 @@ def _claimed(s: State, f: Claimed, e: Event) -> State:
         evidence="",
         first_claim=s.first_claim or e.at,
         lease=lease,
-        last_read=None,
+        reads=(),
     )
 
 
@@ -82,7 +85,7 @@ def _ended(s: State, f: Ended, e: Event) -> State:
     a, found, p = _attempt(s, f.number), f.finding, _promises(e)
     if a.ended:
         raise Impossible(f"the body of attempt {f.number} has ended already")
-    evidence = "late_response" if a.gave_up or s.epoch > a.number else "response"
+    evidence = "late_response" if _is_late(s, a, e.at) else "response"
     if found.outcome is _NOT and found.again and found.status is None:
         evidence = "transport" if found.proof else "never_sent"
     if p.key_retention is not None and not f.key_carried and evidence not in ("never_sent", "transport"):
@@ -104,15 +107,22 @@ def _ended(s: State, f: Ended, e: Event) -> State:
     return _fence(s, s.epoch, e.at) if found.precondition_failed and conditional else s
 
 
+def _is_late(s: State, a: AttemptState, at: Moment) -> bool:
+    """A reply is late after its attempt's deadline, after its caller gave up, and after a newer attempt began."""
+    if a.gave_up or s.epoch > a.number:
+        return True
+    return a.deadline_at is not None and a.claimed_at.seconds_to(at, 0.0) > a.deadline_at - a.claimed_at.unix
+
+
 def _gave_up(s: State, f: GaveUp, e: Event) -> State:
     a = _attempt(s, f.number)
     a = replace(
         a,
         gave_up=True,
         reason=f.reason if a.open else a.reason,
-        # A body that goes on may still read what it has not read yet: only its end says that it did not.
-        key_carried=True if f.key_carried else None,
-        deadline_carried=True if f.deadline_carried else None,
+        # What it has not read yet it may never read, and what it sends then is recognised by nothing.
+        key_carried=f.key_carried,
+        deadline_carried=f.deadline_carried,
         **_conclusion(s, e.at, ended=False),
     )
     return s.with_attempt(a)
@@ -130,10 +140,11 @@ def _fenced(s: State, f: Fenced, e: Event) -> State:
 
 
 def _read_ended(s: State, f: ReadEnded, e: Event) -> State:
-    call, p, last = e.call.id if e.call else "", _promises(e), s.last_read
-    count = last.count + 1 if last is not None and last.call == call else 1
-    s = replace(s, last_read=ReadState(call, f.verdict, f.reason, f.began, f.began_revision, e.at, count))
-    proven = s.proves_absence(p, f.began)
+    call, p = e.call.id if e.call else "", _promises(e)
+    last, others = s.read_of(call), [r for r in s.reads if r.call != call]
+    read = ReadState(call, f.verdict, f.reason, f.began, f.began_revision, e.at, last.count + 1 if last else 1)
+    s = replace(s, reads=(*others[1 - READERS :], read))
+    proven = s.proves_absence(p, f.began, f.began_revision)
     match f.verdict:
         case Verdict.APPLIED:
             s = _read_applied(s, f)
@@ -214,7 +225,7 @@ def _alarm(s: State, kind: str, detail: str) -> State:
 def _fence(s: State, number: int, at: Moment) -> State:
     for a in s.attempts[:number]:
         if a.fenced_at is None:
-            s = s.with_attempt(replace(a, fenced_at=at))
+            s = s.with_attempt(replace(a, fenced_at=at, fenced=s.revision))
     return s
 
 

@@ -44,7 +44,7 @@ from safewrite.core.events import (
     Verdict,
 )
 from safewrite.core.fold import Impossible, fold
-from safewrite.core.state import AttemptState, State
+from safewrite.core.state import AttemptState, ReadState, State
 
 MACHINE_VERSION = 1
 
@@ -211,12 +211,12 @@ def _something_open(s: State, c: Call, now: Moment) -> Command:
         return _unknown("B4", s, c, now, c.refusal)
     if not c.reads:
         return _send_again(s, c, now) or _unknown("U1", s, c, now, "no_reconcile")
-    read = s.last_read
-    if read is None or read.call != c.id or read.began_revision < s.concluded:
+    read = s.read_of(c.id)
+    if read is None or read.began_revision < s.concluded:
         return Read("L1") if c.left > READ_FLOOR else _unknown("U2", s, c, now, "budget_spent")
     running = read.verdict is Verdict.RUNNING
     again = None if running else _send_again(s, c, now)
-    return again or _look_again(s, c, now) or _unknown("U3", s, c, now, _why_unknown(s))
+    return again or _look_again(s, c, now, read) or _unknown("U3", s, c, now, _why_unknown(read))
 
 
 def _send_again(s: State, c: Call, now: Moment) -> Command | None:
@@ -236,10 +236,8 @@ def _send_again(s: State, c: Call, now: Moment) -> Command | None:
     return Wait("W2", pause) if pause > 0.0 else Send(rule, s.epoch + 1)
 
 
-def _look_again(s: State, c: Call, now: Moment) -> Command | None:
+def _look_again(s: State, c: Call, now: Moment, read: ReadState) -> Command | None:
     """Wait for S where it comes in time and read then; else read on while it may tell something new."""
-    read = s.last_read
-    assert read is not None
     p, lag = c.promises, c.promises.read_lag or 0.0
     if s.settles_in(p, read.began, lag) > 0.0:
         pause = s.settles_in(p, now, lag)
@@ -264,9 +262,7 @@ def _pace(last: AttemptState, c: Call, now: Moment) -> float:
     return pause if pause > ON_TIME else 0.0
 
 
-def _why_unknown(s: State) -> str:
-    read = s.last_read
-    assert read is not None
+def _why_unknown(read: ReadState) -> str:
     if read.verdict is Verdict.INCONCLUSIVE:
         return read.reason or "inconclusive"
     return {Verdict.RUNNING: "still_running", Verdict.NOT_APPLIED: "absent_not_proven"}.get(
@@ -290,7 +286,9 @@ def withhold(state: State, number: int, call: Call, now: Moment) -> str:
     skew = call.promises.clock_skew
     if state.epoch != number:
         return "superseded"
-    if a.lease.left(now, skew) <= 0.0:
+    if state.outcome is not OutcomeState.UNKNOWN:
+        return "decided_meanwhile"
+    if a.lease.left(now, -skew) <= 0.0:
         return "lease_lost"
     if call.left <= 0.0 or (a.deadline_at is not None and a.deadline_at <= now.unix):
         return "deadline_passed"
@@ -312,7 +310,7 @@ def unrecorded(state: State, command: Command, call: Call, now: Moment) -> Answe
         if command.kind is AnswerKind.VALUE:
             return command
         own = state.lease is not None and state.lease.call == call.id
-        live = own and state.lease is not None and state.lease.left(now, call.promises.clock_skew) > 0.0
+        live = own and state.lease is not None and state.lease.left(now, -call.promises.clock_skew) > 0.0
         earlier = all(a.outcome is OutcomeState.NOT_APPLIED for a in state.attempts[:-1])
         if live and earlier and command.outcome is OutcomeState.NOT_APPLIED:
             return command

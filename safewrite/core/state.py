@@ -42,7 +42,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """The newest reconciling read."""
+    """The newest reconciling read of one call."""
 
     call: str
     verdict: Verdict
@@ -75,12 +75,15 @@ class AttemptState:
     began: bool = True
     """False only once it is recorded that the body never ran."""
     key_carried: bool | None = None
+    """Whether its body has read the key; `None`: nothing was heard of its body yet, and its author's word stands."""
     deadline_carried: bool | None = None
     ended: bool = False
     """Its body was seen, and recorded, to end (or never to have run)."""
     ended_at: Moment | None = None
     """When its body counts as ended: seen to, or its process known to be gone."""
     fenced_at: Moment | None = None
+    fenced: int | None = None
+    """The revision at which the fence was recorded."""
     gave_up: bool = False
     concluded: int | None = None
     """The revision at which the body was seen to end, or its caller gave up."""
@@ -93,6 +96,11 @@ class AttemptState:
         return self.outcome is OutcomeState.UNKNOWN
 
     @property
+    def heard_of(self) -> int:
+        """The newest revision that says whether it can still take effect."""
+        return max(self.concluded or 0, self.fenced or 0)
+
+    @property
     def rejected(self) -> bool:
         """Whether the dependency said no to it, so that the same request would be refused again."""
         return (
@@ -101,17 +109,21 @@ class AttemptState:
             and self.evidence in ("response", "late_response")
         )
 
-    def settles_in(self, promises: Promises, now: Moment, lag: float) -> float:
-        """Return the seconds until it can no longer take effect (and `lag` more have passed); inf: never known."""
+    def settles_in(self, promises: Promises, now: Moment, lag: float, known: float = inf) -> float:
+        """Return the seconds until it can no longer take effect (and `lag` more have passed); inf: never known.
+
+        Ends and fences on record after revision `known` do not count: in one instant of a coarse clock, they may
+        have come after `now`.
+        """
         if not self.open:
             return 0.0
         skew = promises.clock_skew
         ways = [inf]
-        if self.fenced_at is not None:
+        if self.fenced_at is not None and (self.fenced or 0) <= known:
             ways.append(lag - self.fenced_at.seconds_to(now, skew))
         if promises.work_bound is not None:
             bound = promises.work_bound + lag
-            if self.ended_at is not None:
+            if self.ended_at is not None and (self.concluded or 0) <= known:
                 ways.append(bound - self.ended_at.seconds_to(now, skew))
             elif promises.max_stall is not None:
                 ways.append(self.lease.left(now, skew) + promises.max_stall + bound)
@@ -137,7 +149,8 @@ class State:
     """The revision whose row holds the value: the first one recorded."""
     first_claim: Moment | None = None
     lease: Lease | None = None
-    last_read: ReadState | None = None
+    reads: tuple[ReadState, ...] = ()
+    """The newest reconciling read of each call since the newest attempt was claimed, the newest last."""
     person: str = ""
     """Who resolved it, if a person did."""
     answered: bool = False
@@ -157,9 +170,18 @@ class State:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def last_read(self) -> ReadState | None:
+        """The newest reconciling read."""
+        return self.reads[-1] if self.reads else None
+
+    def read_of(self, call: str) -> ReadState | None:
+        """Return the newest reconciling read of one call: what others read meanwhile does not start it over."""
+        return next((r for r in self.reads if r.call == call), None)
+
+    @property
     def concluded(self) -> int:
-        """The newest revision at which an attempt ended or was given up: only later reads tell anything new."""
-        return max((a.concluded or 0 for a in self.attempts), default=0)
+        """The newest revision at which an attempt ended, was given up or fenced: only later reads tell anything new."""
+        return max((a.heard_of for a in self.attempts), default=0)
 
     def sends_of(self, call: str) -> int:
         """How many attempts the call has made."""
@@ -184,20 +206,25 @@ class State:
             return True
         age = self.first_claim.seconds_to(now, -p.clock_skew)
         if p.max_stall is not None and p.work_bound is not None:
-            return age + call.lease + p.max_stall + p.work_bound < p.key_retention
+            # Neither the next attempt nor a body that still runs may land when the key is forgotten.
+            running = (
+                a.lease.left(now, p.clock_skew) for a in self.attempts if a.open and a.ended_at is None
+            )
+            return age + max(call.lease, *running, 0.0) + p.max_stall + p.work_bound < p.key_retention
         return age < p.key_retention / 2
 
     def conditional(self, call: Call) -> bool:
         """P: every open attempt carried the precondition, and so would the next."""
         return call.precondition and all(a.precondition for a in self.attempts if a.open)
 
-    def settles_in(self, promises: Promises, now: Moment, lag: float = 0.0) -> float:
+    def settles_in(self, promises: Promises, now: Moment, lag: float = 0.0, known: float = inf) -> float:
         """S: 0.0 when no attempt can still take effect (and `lag` has passed), else the seconds until then."""
-        return max((a.settles_in(promises, now, lag) for a in self.attempts), default=0.0)
+        return max((a.settles_in(promises, now, lag, known) for a in self.attempts), default=0.0)
 
-    def proves_absence(self, promises: Promises, began: Moment) -> bool:
+    def proves_absence(self, promises: Promises, began: Moment, began_revision: int) -> bool:
         """R, but for the verdict: a read that began then sees every write there will ever be."""
-        return promises.read_lag is not None and self.settles_in(promises, began, promises.read_lag) <= 0.0
+        lag = promises.read_lag
+        return lag is not None and self.settles_in(promises, began, lag, began_revision) <= 0.0
 
     def may_still_land(self, promises: Promises, now: Moment) -> bool:
         """Whether an effect may still come that is not yet accounted for."""
