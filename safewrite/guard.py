@@ -65,7 +65,7 @@ class SafeWrite:
         settings: Mapping[str, object] | None = None,
     ) -> None:
         given: dict[str, object] = dict(settings or {})
-        given["lease_margin"] = seconds(lease_margin, name="lease_margin")
+        given["lease_margin"] = seconds(lease_margin, name="lease_margin", allow_zero=True)
         if url is not None:
             given["database_url"] = url
         if not isinstance(namespace, str) or not namespace.strip():
