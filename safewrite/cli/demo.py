@@ -5,10 +5,11 @@ from __future__ import annotations
 import json as json_text
 import os
 import shlex
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,6 +149,9 @@ def _keep(folder: Path, keep: Path, performance: Performance) -> list[Path]:
     """Move what is to be kept into place, and return where it is now."""
     document = folder / DOCUMENT
     document.write_text(json_text.dumps(performance.as_json(), indent=2) + "\n", encoding="utf-8")
+    with closing(sqlite3.connect(folder / LEDGER)) as ledger:
+        # Whoever closed last was perhaps killed, and left its newest rows in the log beside the file.
+        ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with undisturbed():
         return [(folder / name).replace(keep / name) for name in (LEDGER, EFFECTS, DOCUMENT)]
 

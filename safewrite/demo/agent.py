@@ -124,12 +124,6 @@ class Agent:
         # In the context of now: a runner's own is that of its first use, with the turn of that.
         return self._loop.run(call(), context=copy_context())
 
-    def on_record(self, order: Order) -> str | None:
-        """Return the state that the ledger has for a call's intent."""
-        with context.run(order.run), context.turn(order.turn):
-            found = self.tools[order.tool].peek(order.target, note=order.note)
-        return found.state if found is not None else None
-
     def close(self) -> None:
         """Close connections, the event loop and the ledger."""
         if self._loop is not None:

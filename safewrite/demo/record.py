@@ -92,7 +92,7 @@ def _recorded(rows: list[sqlite3.Row]) -> Recorded:
     return Recorded(
         first["key"],
         first["tool"],
-        _plain(first["target"]),
+        str(json.loads(first["target"])),
         first["turn"],
         first["outcome"],
         bool(first["may_still_land"]),
@@ -100,15 +100,6 @@ def _recorded(rows: list[sqlite3.Row]) -> Recorded:
         entries,
         story,
     )
-
-
-def _plain(target: str) -> str:
-    """Return a target that is one text without the marks of its canonical form."""
-    try:
-        found = json.loads(target)
-    except ValueError:
-        return target
-    return found if isinstance(found, str) else target
 
 
 def why(told: Told, records: Sequence[Recorded]) -> Line | None:

@@ -181,6 +181,5 @@ def commands(folder: Path, performance: Performance) -> Iterator[str]:
     yield f"safewrite run {performance.run}"
     keys = [told.key for result in performance.results for told in result.played.told if told.attempts > 1]
     keys += [told.key for result in performance.results for told in result.played.told]
-    if keys:
-        yield f"safewrite show {keys[0]}"
+    yield f"safewrite show {keys[0]}"
     yield "safewrite unknown"

@@ -28,6 +28,22 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
+def delayed() -> Iterator[None]:
+    """Let a first Ctrl-C or SIGTERM wait while a process is being started, which nobody could end yet."""
+    waiting: list[object] = []
+
+    def later(*_: object) -> None:
+        if waiting:  # it is asked for again: whatever is being started takes too long
+            raise KeyboardInterrupt
+        waiting.append(True)
+
+    with _handled(later, signal.SIGINT, signal.SIGTERM):
+        yield
+    if waiting:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def _handled(handler: Any, *numbers: int) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may say
         yield

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safewrite.demo.agent import Agent, Order, Told
 from safewrite.demo.scenario import Scenario
-from safewrite.demo.signals import undisturbed
+from safewrite.demo.signals import delayed, undisturbed
 from safewrite.demo.worker import Worker
 from safewrite.testing.dependency import ScriptedDependency
 
@@ -52,8 +52,9 @@ class Stage:
         return worker.ready()
 
     def _start(self) -> Worker:
-        worker = Worker(self.folder, self.dependency.url, f"worker {len(self.workers) + 1}")
-        self.workers.append(worker)
+        with delayed():
+            worker = Worker(self.folder, self.dependency.url, f"worker {len(self.workers) + 1}")
+            self.workers.append(worker)
         return worker
 
     def end_workers(self) -> None:
@@ -66,7 +67,8 @@ class Stage:
 def stage(folder: Path, run: str) -> Iterator[Stage]:
     """Open a stage in a folder; at the end no process and no connection is left."""
     with ExitStack() as stack:
-        dependency = stack.enter_context(ScriptedDependency(data_dir=folder))
+        with delayed():
+            dependency = stack.enter_context(ScriptedDependency(data_dir=folder))
         agent = stack.enter_context(Agent(folder, dependency.url, "agent"))
         opened = Stage(folder, run, dependency, agent)
         stack.callback(opened.end_workers)

@@ -111,8 +111,9 @@ def serve() -> None:
 
 
 def _reply(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+    os.write(
+        1, json.dumps(message).encode() + b"\n"
+    )  # past any buffer, which would complain at exit of a lost reader
 
 
 if __name__ == "__main__":
