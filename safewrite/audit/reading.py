@@ -175,10 +175,9 @@ class Telling:
         if text is None:
             return {}, ()
         told = shown(ARGUMENTS, text)
-        try:
-            missing = tuple(map(str, json.loads(text)["missing"]))
-        except (ValueError, LookupError, TypeError):
+        if not isinstance(told, dict):
             return {}, ()
+        missing = tuple(map(str, json.loads(text)["missing"]))
         return {name: part for name, part in told.items() if name not in missing}, missing
 
     def _value(self, state: State) -> tuple[Json, bool]:

@@ -146,7 +146,7 @@ def _recover(sw: SafeWrite, *, resend: bool) -> Recovered:
 
 def _progress(found: Found, done: int, total: int) -> None:
     state = found.state.replace("_", " ")
-    sys.stderr.write(f"[{done}/{total}] {clean(found.tool)} {clean(found.target)}: {state}\n")
+    sys.stderr.write(f"[{done}/{total}] {clean(found.tool)} {clean(views.target(found.target))}: {state}\n")
 
 
 def _report(output: Output, recovered: Recovered) -> None:
