@@ -43,9 +43,9 @@ class SafeWrite:
 
     - `url`: `sqlite:///agent.db` or `postgresql+psycopg://…`; default `SAFEWRITE_DATABASE_URL`, else
       `./safewrite.db`.
-    - `namespace`: part of every key; one for each tenant or principal.  Default: "default".
+    - `namespace`: part of every key; one for each tenant or principal.  Default: the setting, "default".
     - `worker`: how the audit calls this process.  Default: host and process id.
-    - `lease_margin`: seconds added to a claim's lease beyond its call.  Default: 5.0.
+    - `lease_margin`: seconds added to a claim's lease beyond its call.  Default: the setting, 5.0.
     - `max_stall`: the longest a body can go on after its lease; `None`: not declared.
     - `schema`: the schema of the tables, on a server database.
     - `settings`: other settings by name, as an argument's origin.
@@ -57,22 +57,24 @@ class SafeWrite:
         self,
         url: str | None = None,
         *,
-        namespace: str = "default",
+        namespace: str | None = None,
         worker: str | None = None,
-        lease_margin: Duration = 5.0,
+        lease_margin: Duration | None = None,
         max_stall: Duration | None = None,
         schema: str | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         given: dict[str, object] = dict(settings or {})
-        given["lease_margin"] = seconds(lease_margin, name="lease_margin", allow_zero=True)
+        if lease_margin is not None:
+            given["lease_margin"] = seconds(lease_margin, name="lease_margin", allow_zero=True)
         if url is not None:
             given["database_url"] = url
-        if not isinstance(namespace, str) or not namespace.strip():
-            raise ConfigurationError(f"`namespace` is {namespace!r}. Write a name, such as a tenant's.")
-        given["namespace"] = namespace
+        if namespace is not None:
+            if not str(namespace).strip():
+                raise ConfigurationError(f"`namespace` is {namespace!r}. Write a name, such as a tenant's.")
+            given["namespace"] = namespace
         self.settings: Settings = resolve_settings(given)
-        self.namespace = namespace
+        self.namespace = self.settings.namespace
         self.worker = worker or f"{os.uname().nodename if hasattr(os, 'uname') else 'host'}:{os.getpid()}"
         self.max_stall = seconds(max_stall, name="max_stall", allow_none=True, allow_zero=True)
         self.schema = schema
@@ -207,7 +209,9 @@ class SafeWrite:
         """
         found = self.ledger.attempt(attempt_id)
         if found is None:
-            raise ConfigurationError(f"no attempt `{attempt_id}` is in the ledger. Check the id and the database.")
+            raise ConfigurationError(
+                f"no attempt `{attempt_id}` is in the ledger. Check the id and the database."
+            )
         intent, number = found
         job = self.job_for(intent, quiet=True)
         encoded = job.tool.codec.encode(value)
