@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -11,7 +12,7 @@ from safewrite.context import Run, current_run, current_turn
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
-from safewrite.core.intent import Uncanonical, differing, fingerprint, intent_key, turn_text
+from safewrite.core.intent import Uncanonical, canonical, differing, fingerprint, intent_key, turn_text
 from safewrite.core.machine import decide
 from safewrite.core.state import State
 from safewrite.deadline import Deadline
@@ -97,7 +98,9 @@ class Guard:
         try:
             job.intent = self.sw.ledger.find(job.ticket.identity.key)
         except LedgerUnavailable:
-            answer = Answer("X2", AnswerKind.UNKNOWN, OutcomeState.UNKNOWN, "ledger_unavailable", may_still_land=True)
+            answer = Answer(
+                "X2", AnswerKind.UNKNOWN, OutcomeState.UNKNOWN, "ledger_unavailable", may_still_land=True
+            )
         else:
             now = clock().now()
             state = job.intent.state if job.intent is not None else State()
@@ -135,9 +138,7 @@ class Guard:
         told = "" if occurrence is None else str(occurrence)
         return Identity(self.sw.namespace, run, turn, tool.name, target, told, key), arguments, opened
 
-    def job(
-        self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Job:
+    def job(self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
         """Return the job of one call; no I/O."""
         from safewrite.ledger.model import Meta
 
@@ -150,10 +151,12 @@ class Guard:
         remaining = deadline.remaining() if deadline is not None else None
         explicit = tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None
         floor = deadline.minimum if deadline is not None else 0.0
-        refusal = "budget_exhausted" if remaining is not None and (remaining < floor or remaining <= 0.0) else ""
+        refusal = (
+            "budget_exhausted" if remaining is not None and (remaining < floor or remaining <= 0.0) else ""
+        )
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)
         limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
-        job = Job(
+        return Job(
             sw,
             tool,
             self.ticket(identity, arguments),
@@ -173,7 +176,6 @@ class Guard:
             refusal=refusal,
             open_other=sw.other,
         )
-        return job
 
     def limits(self, limit: float, *, floor: float, explicit: bool) -> Limits:
         """Return what a call may spend."""
@@ -198,8 +200,9 @@ class Guard:
         kept = tool.left_out()
 
         def digests(salt: bytes) -> dict[str, str]:
+        comparable = {n: _comparable(v) if n in secret else v for n, v in content.items()}
             # All of them keyed with the intent's salt: where contents are deleted, nothing can be guessed from these.
-            return fingerprint(content, leave_out=kept, redacted=content, salt=salt)
+            return fingerprint(comparable, leave_out=kept, redacted=comparable, salt=salt)
 
         def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
             # What is redacted may change from call to call (a token is renewed): that costs the key, not the call.
@@ -217,5 +220,14 @@ class Guard:
         return Ticket(identity, digests, text, _unclaimed, compare, same_payload if secret else None)
 
 
-def _unclaimed(number: int, call: Call, at: Moment) -> Claimed:
+def _comparable(value: object) -> object:
+    """Return a redacted value as it is compared: a client, of which nothing can be told, equals no other call's."""
+    try:
+        canonical(value)
+    except Uncanonical:
+        return f"only of this call: {os.urandom(16).hex()}"
+    return value
+
+
+def _unclaimed(_number: int, _call: Call, _at: Moment) -> Claimed:
     raise AssertionError("a job claims for itself")
