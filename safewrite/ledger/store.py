@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import uniform
 from threading import RLock, get_ident
 from typing import Any, TypeVar
 
@@ -27,6 +28,9 @@ LONGEST_WAIT = 86_400.0
 
 _PATIENCE = 1.0
 """Seconds that closing waits for a unit beyond what units wait for each other."""
+
+_PAUSE = (0.0002, 0.002)
+"""Seconds between two looks whether another process is done: at least and at most."""
 
 _READERS = 8
 """Connections for reading that are kept."""
@@ -107,7 +111,7 @@ class Store:
     ) -> T:
         done: tuple[T, Proof | None] | None = None
         try:
-            held.raw.execute(self._database.begin)
+            self._begin(held.raw, until)
             done = work(self._unit(held))
             self._commit(held.raw, until)
             return done[0]
@@ -120,6 +124,21 @@ class Store:
             self._undo(own, held, certain=True)
             raise
 
+    def _begin(self, raw: Any, until: float) -> None:
+        """Begin a transaction that writes, when no other process is in one.
+
+        Short pauses of chance length make it fair: a database's own waiting sleeps longer the longer it has waited,
+        so that under load the unlucky one starves.
+        """
+        while True:
+            try:
+                raw.execute(self._database.begin)
+                return
+            except self._database.errors as error:
+                if self._database.reason(error) != "ledger_busy" or time.monotonic() >= until:
+                    raise
+                time.sleep(uniform(*_PAUSE))  # noqa: S311
+
     def _commit(self, raw: Any, until: float) -> None:
         while True:
             try:
@@ -128,7 +147,7 @@ class Store:
             except self._database.errors as error:
                 if not self._database.may_repeat(error, raw) or time.monotonic() >= until:
                     raise
-                time.sleep(0.005)
+                time.sleep(uniform(*_PAUSE))  # noqa: S311
 
     def _undo(self, own: _Connections, held: _Held, *, certain: bool) -> None:
         """Roll back; give the connection up where that fails, or where it may say what is not on the disk."""
@@ -164,6 +183,10 @@ class Store:
             if own.lock.acquire(timeout=self._wait) if must else own.lock.acquire(blocking=False):
                 own.thread = me
                 return self._asked(own, self._writer(own), query)
+        except Trouble as trouble:
+            # The connection that writes does not wait by itself; those that only read do.
+            if trouble.reason != "ledger_busy" or must:
+                raise
         finally:
             if own.thread == me:
                 own.thread = 0
