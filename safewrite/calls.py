@@ -149,7 +149,9 @@ class Guard:
         if options.deadline is not None:
             cap = options.deadline.call_cap if options.deadline.call_cap is not None else cap
         remaining = deadline.remaining() if deadline is not None else None
-        explicit = tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None
+        explicit = (
+            tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None
+        )
         floor = deadline.minimum if deadline is not None else 0.0
         refusal = (
             "budget_exhausted" if remaining is not None and (remaining < floor or remaining <= 0.0) else ""
@@ -198,9 +200,9 @@ class Guard:
         content = tool.content(arguments)
         secret = tool.secret() | {n for n, v in content.items() if type(v) not in _PLAIN and holds_secret(v)}
         kept = tool.left_out()
+        comparable = {n: _comparable(v) if n in secret else v for n, v in content.items()}
 
         def digests(salt: bytes) -> dict[str, str]:
-        comparable = {n: _comparable(v) if n in secret else v for n, v in content.items()}
             # All of them keyed with the intent's salt: where contents are deleted, nothing can be guessed from these.
             return fingerprint(comparable, leave_out=kept, redacted=comparable, salt=salt)
 

@@ -45,7 +45,9 @@ class _Scope(Generic[T]):
 
     def __enter__(self) -> T:
         if self._tokens:
-            raise ConfigurationError("this scope is open already; call `safewrite.run` or `safewrite.turn` anew")
+            raise ConfigurationError(
+                "this scope is open already; call `safewrite.run` or `safewrite.turn` anew"
+            )
         self._tokens = [(variable, variable.set(value)) for variable, value in self._values.items()]
         return self._told
 
@@ -78,15 +80,19 @@ def run(
     `call_cap` each of them; `minimum` is the least with which a call starts.  A run inside a run has its own identity
     and the smaller deadline; its turn must be opened anew.  Raises `ConfigurationError`.
     """
-    if not isinstance(id, str) or not id.strip():
-        raise ConfigurationError(f"`run` got {id!r}. Write the host's name of this execution, such as 'run-42'.")
+    if not isinstance(id, str) or not id.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"`run` got {id!r}. Write the host's name of this execution, such as 'run-42'."
+        )
     outer = _run.get()
     above = outer.deadline if outer is not None else None
     cap = Deadline(call_cap).total if call_cap is not None else None
     if isinstance(deadline, Deadline):
         limit: Deadline | None = deadline
         if above is not None and above is not deadline:
-            limit = Deadline(max(deadline.remaining(), 1e-9), deadline.call_cap, deadline.minimum, parent=above)
+            limit = Deadline(
+                max(deadline.remaining(), 1e-9), deadline.call_cap, deadline.minimum, parent=above
+            )
     elif deadline is not None:
         limit = Deadline(deadline, call_cap, minimum, parent=above)
     else:

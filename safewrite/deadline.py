@@ -69,7 +69,11 @@ class Deadline:
         settings = resolve_settings({})
         row = next(row for row in settings.table() if row.name == "operation_timeout")
         return cls(
-            settings.operation_timeout, minimum=settings.minimum, name=row.name, origin=row.origin, parent=parent
+            settings.operation_timeout,
+            minimum=settings.minimum,
+            name=row.name,
+            origin=row.origin,
+            parent=parent,
         )
 
     # What is left ----------------------------------------------------------------------------------------

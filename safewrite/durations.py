@@ -60,7 +60,9 @@ def seconds(
         if allow_infinite:
             return math.inf
     advice = _advice(allow_zero, allow_infinite, allow_none, none_means)
-    raise ConfigurationError(f"`{name}` is {_shown(value)}, which is {_fault(value, number)}. Write {advice}.")
+    raise ConfigurationError(
+        f"`{name}` is {_shown(value)}, which is {_fault(value, number)}. Write {advice}."
+    )
 
 
 def _number(value: object) -> float | None:
@@ -80,7 +82,9 @@ def _number(value: object) -> float | None:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # a whole number of very many digits has no text, and a foreign __repr__ may do anything
+    except (
+        Exception
+    ):  # a whole number of very many digits has no text, and a foreign __repr__ may do anything
         return f"something of type {type(value).__name__} that cannot be shown"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

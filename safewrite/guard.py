@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Delivered
@@ -70,7 +70,7 @@ class SafeWrite:
         if url is not None:
             given["database_url"] = url
         if namespace is not None:
-            if not str(namespace).strip():
+            if not isinstance(namespace, str) or not namespace.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"`namespace` is {namespace!r}. Write a name, such as a tenant's.")
             given["namespace"] = namespace
         self.settings: Settings = resolve_settings(given)
@@ -270,13 +270,13 @@ class SafeWrite:
             threads.shutdown(wait=False)
         self.pool.close()
 
-    def __enter__(self) -> SafeWrite:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> SafeWrite:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -63,7 +63,9 @@ def recover(
     todo = list(_open(sw))
     for intent in todo:
         job, problem = _job(sw, intent, resend=resend, colour="plain")
-        one = _report(intent, None, problem) if job is None else _report(intent, job, problem, sync.drive(job))
+        one = (
+            _report(intent, None, problem) if job is None else _report(intent, job, problem, sync.drive(job))
+        )
         found.append(one)
         if progress is not None:
             progress(one, len(found), len(todo))

@@ -115,9 +115,9 @@ def _cause(job: Job) -> BaseException | None:
 def value_or_error(outcome: Outcome[Any]) -> Any:
     """Return the value, or raise the error, that this outcome is for its caller."""
     error = outcome.error
-    if error is None:
-        return outcome.value
-    _raise(error)
+    if error is not None:
+        _raise(error)
+    return outcome.value
 
 
 def _raise(error: errors.SafeWriteError) -> NoReturn:

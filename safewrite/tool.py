@@ -175,7 +175,9 @@ class Tool:
         try:
             return target_text(chosen)
         except Uncanonical as bad:
-            raise ConfigurationError(f"the target of `{self.name}` cannot be a key: {bad}", tool=self.name) from None
+            raise ConfigurationError(
+                f"the target of `{self.name}` cannot be a key: {bad}", tool=self.name
+            ) from None
 
     def left_out(self) -> frozenset[str]:
         """Return the parameters that are recorded, not compared."""
@@ -206,7 +208,9 @@ def declare(fn: Callable[..., Any], options: Options) -> Tool:
         raise ConfigurationError(f"`@sw.write` decorates functions; it got {fn!r}.")
     name = options.name if options.name is not None else fn.__qualname__
     if not isinstance(name, str) or not name.strip():
-        raise ConfigurationError(f"`name` is {name!r}. Write the name of the tool, such as 'cancel_subscription'.")
+        raise ConfigurationError(
+            f"`name` is {name!r}. Write the name of the tool, such as 'cancel_subscription'."
+        )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(
             f"`{name}` is a generator: its body does not run when it is called, so nobody could say when it ended. "
@@ -336,7 +340,9 @@ def _check_values(tool: Tool) -> None:
     if o.dependency is not None and not isinstance(o.dependency, Dependency):
         refuse("dependency", o.dependency, "Write `Dependency(...)`.")
     kinds = o.not_applied_on
-    if not isinstance(kinds, tuple) or not all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds):
+    if not isinstance(kinds, tuple) or not all(
+        isinstance(k, type) and issubclass(k, BaseException) for k in kinds
+    ):
         refuse("not_applied_on", kinds, "Write a tuple of exception types.")
     for name, hook in {"applied_when": o.applied_when, "wait": o.wait}.items():
         if hook is not None and not callable(hook):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.intent import turn_text
@@ -152,7 +151,7 @@ def _as_tool(guard: Guard, options: CallOptions) -> Callable[..., Any]:
             try:
                 return await carry(*args, **kwargs)
             except missing as error:
-                return misuse(guard, error)
+                return misuse(error)
 
         made: Callable[..., Any] = acall
     else:
@@ -161,7 +160,7 @@ def _as_tool(guard: Guard, options: CallOptions) -> Callable[..., Any]:
             try:
                 return carry(*args, **kwargs)
             except missing as error:
-                return misuse(guard, error)
+                return misuse(error)
 
         made = call
     dressed: Callable[..., Any] = _dressed(guard, made, hints)
@@ -177,7 +176,7 @@ def _report(outcome: Outcome[Any]) -> Any:
     return WriteReport.of(outcome, error.for_model() if error is not None else None)
 
 
-def _misuse_report(guard: Guard, error: SafeWriteError) -> WriteReport:
+def _misuse_report(error: SafeWriteError) -> WriteReport:
     from safewrite.report import WriteReport
 
     return WriteReport(

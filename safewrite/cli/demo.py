@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from safewrite.cli.exits import Exit, Stop
+from safewrite.cli.options import AsJson, NoColor, session
+from safewrite.cli.output import Output
 from safewrite.demo.signals import termination_interrupts, undisturbed
 
 if TYPE_CHECKING:
@@ -26,12 +29,10 @@ if TYPE_CHECKING:
 LEDGER, EFFECTS, DOCUMENT = "safewrite.db", "dependency.jsonl", "demo.json"
 """What `--keep` leaves: the ledger, what the dependency wrote of itself, and the document of `--json`."""
 
-AGREE, DISAGREE, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
-"""Exit codes."""
-
 
 def demo(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")] = False,
+    context: typer.Context,
+    json: AsJson = False,
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -44,10 +45,11 @@ def demo(
         list[str] | None,
         typer.Option("--only", metavar="TEXT", help="Only writes whose name holds TEXT; may be repeated."),
     ] = None,
+    no_color: NoColor = False,
 ) -> None:
     """Run an agent against a real dependency that misbehaves, and hold what it was told against what happened.
 
-    Exits with 0 if both agree on every write, 1 if they do not, 2 if it cannot be carried out, 130 on Ctrl-C.
+    Exits with 0 if both agree on every write, and with 1 if they do not.
     """
     from safewrite.demo.scenarios import SCENARIOS
 
@@ -57,7 +59,8 @@ def demo(
         raise typer.BadParameter(f"no write is called so. There are: {names}.", param_hint="--only")
     if keep is not None:
         check(keep)
-    raise typer.Exit(show(scenarios, as_json=json, keep=keep))
+    output = session(context, as_json=json, no_color=no_color).output
+    raise typer.Exit(show(scenarios, output, keep))
 
 
 def check(folder: Path) -> None:
@@ -77,26 +80,25 @@ def check(folder: Path) -> None:
         raise typer.BadParameter(f"{problem} Nothing was started.", param_hint="--keep")
 
 
-def show(scenarios: Sequence[Scenario], *, as_json: bool, keep: Path | None) -> int:
-    """Perform, print, keep, and return the exit code."""
+def show(scenarios: Sequence[Scenario], output: Output, keep: Path | None = None) -> Exit:
+    """Perform, print, keep, and return the exit code.  Raises `Stop` where a process cannot be started."""
     from safewrite.demo.performance import perform
     from safewrite.demo.report import Report
 
-    console, progress = _consoles(as_json)
-    report = Report(console)
+    report = Report(output.console, tables=output.rich)
     try:
         with (
             termination_interrupts(),
             _working_folder(keep) as folder,
-            progress.status("", spinner="line") as status,
+            _progress(output).status("", spinner="line") as status,
         ):
-            if not as_json:
+            if not output.as_json:
                 report.begins(len(scenarios))
 
             def watch(scenario: Scenario, result: Result | None) -> None:
                 if result is None:
                     status.update(f"{scenario.name} ...")
-                elif not as_json:
+                elif not output.as_json:
                     report.ended(result)
 
             performance = perform(folder, scenarios, watch)
@@ -104,27 +106,27 @@ def show(scenarios: Sequence[Scenario], *, as_json: bool, keep: Path | None) -> 
             kept = _keep(folder, keep, performance) if keep is not None else []
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: every process was ended, and nothing is kept.\n")
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:  # nobody reads the report any more
         raise
     except (OSError, RuntimeError) as error:
-        sys.stderr.write(f"The demonstration could not go on: {error}\n")
-        return UNUSABLE
-    if as_json:
-        sys.stdout.write(json_text.dumps(performance.as_json(), indent=2) + "\n")
+        raise Stop(f"The demonstration could not go on: {error}", Exit.FAULT) from error
+    if output.as_json:
+        output.document(performance.as_json())
     else:
         report.whole(performance)
         if keep is not None:
             report.kept(keep, kept, performance)
-    return AGREE if performance.agrees else DISAGREE
+    return Exit.OK if performance.agrees else Exit.PROBLEM
 
 
-def _consoles(as_json: bool) -> tuple[Console, Console]:
-    """Return the console for the report, and the one for progress: the same, or standard error beside a pipe."""
+def _progress(output: Output) -> Console:
+    """Return where progress is shown: beside the report on a terminal, else on standard error, if that is one."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console, console if console.is_terminal and not as_json else Console(stderr=True, highlight=False)
+    if output.rich and not output.as_json:
+        return output.console
+    return Console(stderr=True, highlight=False, force_terminal=None if sys.stderr.isatty() else False)
 
 
 @contextmanager
@@ -154,7 +156,3 @@ def _keep(folder: Path, keep: Path, performance: Performance) -> list[Path]:
         ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with undisturbed():
         return [(folder / name).replace(keep / name) for name in (LEDGER, EFFECTS, DOCUMENT)]
-
-
-if __name__ == "__main__":
-    typer.run(demo)

@@ -102,8 +102,12 @@ def _ended(s: State, f: Ended, e: Event) -> State:
     )
     if found.status is not None and found.status >= 500 and p.replays_errors:
         s = replace(s, burnt=True)
+    if found.outcome is _APPLIED and not f.goal and _past_stall(a, p, e):
+        s = _alarm(s, "effect_after_bound", f"attempt {a.number} ran on past the declared longest stall")
     conditional = all(x.precondition for x in s.attempts)
-    s = _learn(s, a, found.outcome, evidence, found.reason, p, goal=f.goal, kept=f.kept, object_id=f.object_id)
+    s = _learn(
+        s, a, found.outcome, evidence, found.reason, p, goal=f.goal, kept=f.kept, object_id=f.object_id
+    )
     return _fence(s, s.epoch, e.at) if found.precondition_failed and conditional else s
 
 
@@ -112,6 +116,13 @@ def _is_late(s: State, a: AttemptState, at: Moment) -> bool:
     if a.gave_up or s.epoch > a.number:
         return True
     return a.deadline_at is not None and a.claimed_at.seconds_to(at, 0.0) > a.deadline_at - a.claimed_at.unix
+
+
+def _past_stall(a: AttemptState, p: Promises, e: Event) -> bool:
+    """Whether its body was still seen to run when, by what is declared, it had ended long since."""
+    if p.max_stall is None or a.ended_at is not None:
+        return False
+    return a.lease.left(e.lease_at or e.at, p.clock_skew) + p.max_stall < 0.0
 
 
 def _gave_up(s: State, f: GaveUp, e: Event) -> State:
@@ -142,7 +153,9 @@ def _fenced(s: State, f: Fenced, e: Event) -> State:
 def _read_ended(s: State, f: ReadEnded, e: Event) -> State:
     call, p = e.call.id if e.call else "", _promises(e)
     last, others = s.read_of(call), [r for r in s.reads if r.call != call]
-    read = ReadState(call, f.verdict, f.reason, f.began, f.began_revision, e.at, last.count + 1 if last else 1)
+    read = ReadState(
+        call, f.verdict, f.reason, f.began, f.began_revision, e.at, last.count + 1 if last else 1
+    )
     s = replace(s, reads=(*others[1 - READERS :], read))
     proven = s.proves_absence(p, f.began, f.began_revision)
     match f.verdict:
@@ -151,10 +164,7 @@ def _read_ended(s: State, f: ReadEnded, e: Event) -> State:
         case Verdict.GOAL_MET if s.outcome is not _NOT:
             s = _apply(s, "goal_state", attributable=False, kept=f.kept)
         case Verdict.NOT_APPLIED if proven:
-            for a in s.attempts[: f.epoch]:
-                if a.open:
-                    a = replace(a, outcome=_NOT, evidence="reconciled", reason="proven_absent", again=False)
-                    s = s.with_attempt(a)
+            s = _each_not(s, f.epoch, "reconciled", "proven_absent")
         case Verdict.RUNNING if s.outcome is _UNKNOWN and s.settles_in(p, f.began) <= 0.0:
             s = _alarm(s, "running_past_bound", "the dependency still works on it after its declared bound")
         case _:
@@ -169,7 +179,9 @@ def _read_applied(s: State, f: ReadEnded) -> State:
         s = _alarm(s, kind, "a read found the effect of an intent that was not applied")
     candidates = [a for a in s.attempts if a.outcome is not _NOT]
     if len(candidates) == 1 and candidates[0].open:
-        a = replace(candidates[0], outcome=_APPLIED, evidence="reconciled", reason="found", object_id=f.object_id)
+        a = replace(
+            candidates[0], outcome=_APPLIED, evidence="reconciled", reason="found", object_id=f.object_id
+        )
         s = s.with_attempt(a)
     return _apply(s, "reconciled", attributable=True, kept=f.kept)
 
@@ -181,7 +193,7 @@ def _delivered(s: State, f: Delivered, e: Event) -> State:
     )  # fmt: skip
 
 
-def _resolved(s: State, f: Resolved, e: Event) -> State:
+def _resolved(s: State, f: Resolved, _: Event) -> State:
     s = replace(s, person=f.by)
     if f.applied:
         if s.attempts and s.outcome is _NOT:
@@ -189,13 +201,10 @@ def _resolved(s: State, f: Resolved, e: Event) -> State:
         return _apply(s, "person", attributable=False, kept=False)
     if s.outcome is _APPLIED:
         return _alarm(s, "against_person", f"{f.by} said not applied; it is known to be")
-    for a in s.attempts:
-        if a.open:
-            s = s.with_attempt(replace(a, outcome=_NOT, evidence="person", reason="person", again=False))
-    return _refold(s)
+    return _refold(_each_not(s, s.epoch, "person", "person"))
 
 
-def _noted(s: State, f: Refused | Blocked | Answered | Alarmed, e: Event) -> State:
+def _noted(s: State, _: Refused | Blocked | Answered | Alarmed, __: Event) -> State:
     return s
 
 
@@ -220,6 +229,14 @@ def _conclusion(s: State, at: Moment, *, ended: bool) -> dict[str, Any]:
 
 def _alarm(s: State, kind: str, detail: str) -> State:
     return replace(s, alarms=(*s.alarms, Alarm(kind, s.revision, detail)))
+
+
+def _each_not(s: State, number: int, evidence: str, reason: str) -> State:
+    """Every open attempt up to `number` is known not to be applied."""
+    for a in s.attempts[:number]:
+        if a.open:
+            s = s.with_attempt(replace(a, outcome=_NOT, evidence=evidence, reason=reason, again=False))
+    return s
 
 
 def _fence(s: State, number: int, at: Moment) -> State:
@@ -254,10 +271,7 @@ def _learn(
         return _apply(s.with_attempt(a), "goal_state", attributable=False, kept=kept)
     if outcome is _NOT and a.open:
         a = replace(a, outcome=_NOT, evidence=evidence, reason=reason)
-    s = _refold(s.with_attempt(a))
-    if s.evidence == "person" and all(x.outcome is _NOT for x in s.attempts):
-        s = _alarm(s, "against_person", f"{s.person} said applied; every attempt is known not to be")
-    return s
+    return _refold(s.with_attempt(a))
 
 
 def _second_effect(s: State, a: AttemptState, promises: Promises, object_id: str | None) -> State:
@@ -286,12 +300,16 @@ def _apply(s: State, evidence: str, *, attributable: bool, kept: bool) -> State:
 
 def _refold(s: State) -> State:
     """The one fold: applied stays; not applied if every attempt is; else unknown."""
+    absent, newest = all(a.outcome is _NOT for a in s.attempts), s.newest
     if s.outcome is _APPLIED:
-        return s
-    if all(a.outcome is _NOT for a in s.attempts):
-        newest = s.newest
-        return replace(s, outcome=_NOT, evidence=newest.evidence if newest else "")
-    return replace(s, outcome=_UNKNOWN, evidence="")
+        told = any(x.kind == "against_person" for x in s.alarms)
+        if newest is None or not absent or s.evidence != "person" or told:
+            return s
+        return _alarm(s, "against_person", f"{s.person} said applied; every attempt is known not to be")
+    if not absent:
+        return replace(s, outcome=_UNKNOWN, evidence="")
+    on_a_word = any(a.evidence == "person" for a in s.attempts)
+    return replace(s, outcome=_NOT, evidence="person" if on_a_word else newest.evidence if newest else "")
 
 
 _FOLDS: dict[type, Callable[[State, Any, Event], State]] = {

@@ -17,6 +17,7 @@ The order of the questions:
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from safewrite.core.commands import (
     Answer,
@@ -122,7 +123,11 @@ def _decide(s: State, c: Call, now: Moment, lease_now: Moment, *, asked: bool) -
     skew = c.promises.clock_skew
     if s.lease is not None and s.lease.call != c.id and s.lease.left(lease_now, skew) > 0.0:
         waits = c.waits and c.left > 0.0 and not c.refusal
-        return Watch("F1") if waits else _unknown("F2", s, c, now, "in_flight", AnswerKind.IN_FLIGHT)
+        return (
+            Watch("F1")
+            if waits
+            else _unknown("F2", s, c, now, c.refusal or "in_flight", AnswerKind.IN_FLIGHT)
+        )
     if s.outcome is OutcomeState.NOT_APPLIED:
         return _nothing_open(s, c, now)
     return _something_open(s, c, now)
@@ -151,17 +156,19 @@ def _nothing_open(s: State, c: Call, now: Moment) -> Command:
     last, made = s.newest, s.sends_of(c.id)
     if s.person:
         return _not_applied("P1", s, "person", replayed=True)
-    if last is not None and last.rejected:
-        return _not_applied("D1", s, last.reason, AnswerKind.REJECTED, replayed=last.call != c.id)
+    rejected = next((a for a in reversed(s.attempts) if a.rejected), None)
+    if rejected is not None:
+        return _not_applied("D1", s, rejected.reason, AnswerKind.REJECTED, replayed=rejected.call != c.id)
     if s.burnt:
         return _not_applied("K2", s, "key_burnt")
     if c.refusal:
         return _not_applied("B1", s, c.refusal)
     if made >= c.sends:
         return _not_applied("B2", s, last.reason if last is not None else "not_sent")
-    pause = _pace(last, c, now) if last is not None and made else 0.0
+    pause = _pace(last, c, now, made) if last is not None else 0.0
     if pause >= c.left or c.left - pause < c.floor:
-        return _not_applied("B3", s, _why_no_time(last, c))
+        asked = last is not None and _asked_for(last, now) >= max(c.left, ON_TIME)
+        return _not_applied("B3", s, "retry_after_beyond_deadline" if asked else "budget_exhausted")
     beside = _beside(s, c, now)
     if beside is not None:
         return beside
@@ -173,13 +180,9 @@ def _nothing_open(s: State, c: Call, now: Moment) -> Command:
 def _not_applied(
     rule: str, s: State, reason: str, kind: AnswerKind = AnswerKind.NOT_SENT, *, replayed: bool = False
 ) -> Answer:
-    return Answer(rule, kind, OutcomeState.NOT_APPLIED, reason, s.evidence, bool(s.evidence), replayed=replayed)
-
-
-def _why_no_time(last: AttemptState | None, c: Call) -> str:
-    if last is not None and last.retry_after is not None and last.retry_after >= c.left:
-        return "retry_after_beyond_deadline"
-    return "budget_exhausted"
+    return Answer(
+        rule, kind, OutcomeState.NOT_APPLIED, reason, s.evidence, bool(s.evidence), replayed=replayed
+    )
 
 
 def _beside(s: State, c: Call, now: Moment) -> Command | None:
@@ -223,11 +226,11 @@ def _send_again(s: State, c: Call, now: Moment) -> Command | None:
     """Under K or P a further attempt cannot take effect beside an earlier one."""
     rule = "K1" if s.recognised(c, now) else "P2" if s.conditional(c) else ""
     newest, made = s.newest, s.sends_of(c.id)
-    if not rule or made >= c.sends or newest is None:
+    if not rule or s.burnt or made >= c.sends or newest is None:
         return None
     if newest.rejected and newest.call == c.id:
         return None
-    pause = _pace(newest, c, now) if made else 0.0
+    pause = _pace(newest, c, now, made)
     if pause >= c.left or c.left - pause < c.floor:
         return None
     beside = _beside(s, c, now)
@@ -243,7 +246,7 @@ def _look_again(s: State, c: Call, now: Moment, read: ReadState) -> Command | No
         pause = s.settles_in(p, now, lag)
         if pause <= 0.0:
             return Read("L2") if c.left > READ_FLOOR else None
-        if pause + ON_TIME + READ_FLOOR <= c.left:
+        if pause + ON_TIME + READ_FLOOR <= c.left and pause < inf:
             return Wait("W3", pause + ON_TIME)
     settled, running = s.settles_in(p, now) <= 0.0, read.verdict is Verdict.RUNNING
     if not settled and not running and read.count >= READS_UNSETTLED:
@@ -254,12 +257,19 @@ def _look_again(s: State, c: Call, now: Moment, read: ReadState) -> Command | No
     return Read("L3") if c.left > READ_FLOOR else None
 
 
-def _pace(last: AttemptState, c: Call, now: Moment) -> float:
+def _pace(last: AttemptState, c: Call, now: Moment, made: int) -> float:
     """Return the seconds still to wait before the next attempt: the strategy's, or what the dependency asked."""
-    wait = max(c.backoff, last.retry_after or 0.0)
-    passed = last.concluded_at.seconds_to(now, 0.0) if last.concluded_at is not None else 0.0
-    pause = wait - passed
+    pause = max(c.backoff - _since(last, now) if made else 0.0, _asked_for(last, now))
     return pause if pause > ON_TIME else 0.0
+
+
+def _asked_for(last: AttemptState, now: Moment) -> float:
+    """Return what is left of the pause that the dependency asked for: of every call, not only of the one it told."""
+    return last.retry_after - _since(last, now) if last.retry_after is not None else 0.0
+
+
+def _since(last: AttemptState, now: Moment) -> float:
+    return last.concluded_at.seconds_to(now, 0.0) if last.concluded_at is not None else 0.0
 
 
 def _why_unknown(read: ReadState) -> str:

@@ -36,7 +36,12 @@ def judge(
     for place, found in enumerate(candidates):
         if claims.get(found, ("", ""))[0] == me:
             return Judgement(Verdict.APPLIED, place, "claimed")
-    free = [place for place, found in enumerate(candidates) if found not in claims]
+    # The same object on two pages of a list is one object.
+    free = [
+        place
+        for place, found in enumerate(candidates)
+        if found not in claims and found not in candidates[:place]
+    ]
     if not listed:
         return Judgement(Verdict.APPLIED, 0, "found") if free else _taken(Verdict.INCONCLUSIVE)
     if not free:

@@ -280,4 +280,4 @@ def _values(step: _Step, frame: FrameType) -> tuple[object, ...]:
     if step.opname == "LOAD_CONST":
         return (step.operand,)
     names = step.operand if isinstance(step.operand, tuple) else (step.operand,)  # 3.13 loads two at once
-    return tuple(frame.f_locals.get(name, frame.f_globals.get(name)) for name in names)
+    return tuple(frame.f_locals.get(str(name), frame.f_globals.get(str(name))) for name in names)

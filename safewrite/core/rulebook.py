@@ -37,7 +37,7 @@ RULES: Final[dict[str, str]] = {
     "F1": "An attempt is in flight elsewhere: wait for its record inside the deadline.",
     "F2": "An attempt is in flight elsewhere, and this call does not wait: told so.",
     "P1": "A person said that it was not applied: replayed, never sent.",
-    "D1": "The dependency said no to the newest attempt and nothing is open: told, and replayed later.",
+    "D1": "The dependency said no to an attempt and nothing is open: told, and replayed later.",
     "K2": "The dependency replays an error under this key: a further attempt cannot get through.",
     "B1": "This call may not send (budget, pool, breaker) and nothing is open: not sent.",
     "B2": "This call has made its attempts, and none was applied: not sent again.",

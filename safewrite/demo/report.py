@@ -17,17 +17,24 @@ from safewrite.demo.agent import Told
 from safewrite.demo.performance import Performance, Result, promises
 from safewrite.demo.record import Recorded, why
 
-STYLES = {"applied": "green", "not_applied": "cyan", "unknown": "yellow", "yes": "green", "NO": "bold red"}
+STYLES = {
+    "applied": "green",
+    "not_applied": "yellow",
+    "unknown": "bold red",
+    "yes": "green",
+    "NO": "bold red",
+}
 """The colour of each word that matters."""
 Lines = Iterable[tuple[str, Text]]
 """Labels, and what stands beside each."""
 
 
 class Report:
-    """Writes to a console what a performance comes to."""
+    """Writes to a console what a performance comes to: in tables for a person at a terminal, else plainly."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, tables: bool) -> None:
         self._console = console
+        self._tables = tables
 
     def begins(self, count: int) -> None:
         """Say what is about to be seen."""
@@ -65,10 +72,10 @@ class Report:
     # Two ways to show the same ---------------------------------------------------------------------------
 
     def _say(self, text: Text) -> None:
-        self._console.print(text, soft_wrap=not self._console.is_terminal)
+        self._console.print(text, soft_wrap=not self._tables)
 
     def _lines(self, lines: Lines, width: int = 11) -> None:
-        if not self._console.is_terminal:
+        if not self._tables:
             for label, text in lines:
                 self._say(Text(f"    {label:<{width}} ") + text)
             return
@@ -89,7 +96,7 @@ class Report:
     def _table(self, results: Iterable[Result]) -> None:
         head = ("write", "at the dependency", "told the agent", "agree")
         rows = [_row(result) for result in results]
-        if self._console.is_terminal:
+        if self._tables:
             table = Table(*head, header_style="bold")
             for row in rows:
                 table.add_row(*row)

@@ -264,7 +264,8 @@ class Job:
         return command
 
     def _unrecorded(self, event: Event) -> Answer:
-        assert self.intent is not None and event.call is not None
+        assert self.intent is not None
+        assert event.call is not None
         self.recorded = False
         state = fold(self.intent.state, event)
         command = machine.decide(state, event)
@@ -337,7 +338,9 @@ class Job:
             if encoded.text is not None:
                 contents["value"] = encoded.text
         if error is not None:
-            contents["evidence"] = redact_text("\n".join(filter(None, (cut and attempt.cut, describe(error)))))
+            contents["evidence"] = redact_text(
+                "\n".join(filter(None, (cut and attempt.cut, describe(error))))
+            )
         fact = Ended(
             attempt.number,
             reply.finding,
@@ -375,7 +378,8 @@ class Job:
     def read_body(self, start: ReadStart) -> Callable[[], Any]:
         """Return the call of the reconcile function."""
         tool, state = self.tool, self.intent.state if self.intent is not None else None
-        assert tool.reconcile is not None and state is not None
+        assert tool.reconcile is not None
+        assert state is not None
         available = self._first_arguments()
         newest = state.newest
         if newest is not None:

@@ -37,7 +37,7 @@ def known_gone(other: str) -> bool:
 
 def _namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 

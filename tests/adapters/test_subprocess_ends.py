@@ -84,13 +84,21 @@ def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(autouse=True)
 def no_leftovers() -> Iterator[None]:
-    """After every test: no child of ours, no thread of a command, nothing registered."""
+    """After every test: no zombie of ours, no thread of a command, nothing registered."""
+    before = zombies()
     yield
     gc.collect()
     assert not _command._running
-    await_that(lambda: not [t for t in threading.enumerate() if t.name.startswith("safewrite-")])
-    if ON_LINUX:
-        assert [p for p in _family._processes() if p.parent == os.getpid() and p.state == "Z"] == []
+    ours = {"safewrite-command", "safewrite-reap"}
+    await_that(lambda: not ours & {thread.name for thread in threading.enumerate()})
+    assert zombies() <= before
+
+
+def zombies() -> set[int]:
+    """Return our children that ended and were not reaped."""
+    if not ON_LINUX:
+        return set()
+    return {p.pid for p in _family._processes() if p.parent == os.getpid() and p.state == "Z"}
 
 
 # At the limit -----------------------------------------------------------------------------------------------------
@@ -629,4 +637,3 @@ def test_a_hundred_commands_leave_no_zombie_no_file_and_no_thread(tmp_path: Path
     gc.collect()
     await_that(lambda: threading.active_count() <= threads)
     assert files() <= before
-    assert [p for p in _family._processes() if p.parent == os.getpid() and p.state == "Z"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -13,19 +14,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import typer
+from rich.console import Console
 
 from safewrite.cli import demo as command
+from safewrite.cli.exits import Exit
+from safewrite.cli.output import Output
 from safewrite.demo import worker
 from safewrite.demo.judge import Happened, Played, problems
 from safewrite.demo.performance import Performance, Result, perform
 from safewrite.demo.record import read
+from safewrite.demo.report import Report
 from safewrite.demo.scenario import Call, Scenario
 from safewrite.demo.scenarios import SCENARIOS
 from safewrite.demo.signals import delayed, termination_interrupts, undisturbed
@@ -33,6 +39,7 @@ from safewrite.demo.stage import stage
 from safewrite.demo.tools import BILLING, LETTERS, PAYMENTS, TICKETS
 from safewrite.ledger.sql import Ledger
 from safewrite.testing.script import late, reset_after
+from tests.cli.conftest import Command
 
 ROOT = Path(__file__).parents[2]
 NAMES = [scenario.name for scenario in SCENARIOS]
@@ -214,7 +221,7 @@ def test_a_dependency_that_breaks_its_promise_is_caught(
 ) -> None:
     """Two effects where a recognised key was declared: said in so many words, and the exit code is 1."""
     assert DUPLICATED.script == (reset_after(),)
-    assert command.show([DUPLICATED], as_json=False, keep=None) == 1
+    assert command.show([DUPLICATED], Output()) is Exit.PROBLEM
     said = capsys.readouterr().out
     assert "2 effects" in said
     assert "the dependency holds 2 effects of one wish" in said
@@ -226,7 +233,7 @@ def test_an_answer_that_is_less_precise_than_it_could_be_is_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unknown where an answer was to be had: exit code 1, also in the document."""
-    assert command.show([VAGUE], as_json=True, keep=None) == 1
+    assert command.show([VAGUE], Output(as_json=True)) is Exit.PROBLEM
     document = json.loads(capsys.readouterr().out)
     assert document["agree"] is False
     assert document["writes"][0]["problems"] == ["told unknown (`no_reconcile`), applied expected"]
@@ -246,10 +253,15 @@ def test_an_effect_after_the_declared_bound_is_caught(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """Both sides of one write that went well."""
-    place = tmp_path_factory.mktemp("quiet")
-    return perform(place, [named("quiet write")]).results[0].played
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Performance:
+    """A performance of one write that goes well."""
+    return perform(tmp_path_factory.mktemp("quiet"), [named("quiet write")])
+
+
+@pytest.fixture
+def quiet(alone: Performance) -> Played:
+    """Both sides of that write."""
+    return alone.results[0].played
 
 
 def test_a_quiet_write_is_nothing_to_complain_about(quiet: Played) -> None:
@@ -322,21 +334,21 @@ def test_every_kind_of_disagreement_is_seen(quiet: Played, complaint: str) -> No
 # The command -----------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, cwd: Path, **options: object) -> subprocess.Popen[str]:
+def started(*arguments: str, cwd: Path, **options: Any) -> subprocess.Popen[str]:
     """Start the command as a process of its own, in a folder of its own."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("SAFEWRITE_")}
-    environ |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **options.pop("env", {})}  # type: ignore[dict-item]
-    program = [sys.executable, "-W", "error", "-m", "safewrite.cli.demo"]
-    return subprocess.Popen(
-        [*program, *arguments],
-        cwd=cwd,
-        env=environ,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        **options,  # type: ignore[call-overload]
-    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    environ |= options.pop("env", {})
+    program = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        "from safewrite.cli import main; main()",
+        "demo",
+        *arguments,
+    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(program, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
 
 
 def alive(mark: str) -> list[int]:
@@ -381,7 +393,7 @@ def kept(tmp_path: Path) -> Path:
 def test_what_is_kept_can_be_looked_at_and_nothing_else_is_left(empty: Path, kept: Path) -> None:
     """One document on standard output, three files in DIR, the ledger readable, and no process."""
     mark = uuid4().hex
-    done = run("--json", "--keep", str(kept), "--only", "two workers", cwd=empty, env={"MARK": mark})
+    done = started("--json", "--keep", str(kept), "--only", "two workers", cwd=empty, env={"MARK": mark})
     out, err = done.communicate(timeout=60)
     assert (done.returncode, err) == (0, "")
     assert gone(mark)
@@ -413,12 +425,11 @@ def test_what_a_killed_process_left_in_its_log_is_kept(
         assert reading.execute("SELECT number FROM row").fetchall() == [(1,)]
 
 
-def test_the_report_says_how_to_look_around(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Plain lines when piped: both sides, the rule, the audit, the closing table, and the next commands."""
-    with pytest.raises(typer.Exit) as ended:
-        command.demo(json=False, keep=kept, only=["500 after", "asked again"])
-    assert ended.value.exit_code == 0
-    said = capsys.readouterr().out
+def test_the_report_says_how_to_look_around(run: Command, process: Command, kept: Path) -> None:
+    """Plain lines when piped: both sides, the rule, the audit, the closing table, and commands that work."""
+    ended = run("demo", "--keep", str(kept), "--only", "500 after", "--only", "asked again")
+    said = ended.out
+    assert (ended.code, ended.err) == (0, "")
     assert "\x1b" not in said
     assert said.isascii()
     assert "1 effect; sent once; answered: error_after" in said
@@ -428,36 +439,51 @@ def test_the_report_says_how_to_look_around(kept: Path, capsys: pytest.CaptureFi
     assert "for the write of an earlier turn is open, nothing sent by this call" in said
     assert "Then: ask the reconcile function. An attempt is open: look before anything else. (L1)" in said
     assert "2 writes, 4 answers: what happened and what was told agree on every line" in said
-    document = json.loads((kept / "demo.json").read_text())
-    key = document["writes"][0]["told"][0]["key"]
-    *_, cd, runs, of_run, show, unknown = said.splitlines()
-    assert cd.strip() == f"cd {kept}"
-    assert (runs.strip(), of_run.strip()) == ("safewrite runs", f"safewrite run {document['run']}")
-    assert (show.strip(), unknown.strip()) == (f"safewrite show {key}", "safewrite unknown")
     table = [line for line in said.splitlines() if line.endswith(" yes")]
     assert [line.split() for line in table][-1][-6:] == [
-        "1",
-        "effect",
-        "unknown,",
-        "unknown,",
-        "applied",
-        "yes",
-    ]
+        "1", "effect", "unknown,", "unknown,", "applied", "yes"
+    ]  # fmt: skip
+    document = json.loads((kept / "demo.json").read_text())
+    cd, *commands = [line.strip() for line in said.splitlines()[-5:]]
+    assert cd == f"cd {kept}"
+    key = document["writes"][0]["told"][0]["key"]
+    assert commands == [
+        "safewrite runs", f"safewrite run {document['run']}", f"safewrite show {key}", "safewrite unknown"
+    ]  # fmt: skip
+    for line in commands:
+        _, *arguments = line.split()
+        looked = process(*arguments, SAFEWRITE_DATABASE_URL=f"sqlite:///{kept / 'safewrite.db'}")
+        assert (looked.code, looked.err) == (0, "")
 
 
-def test_on_a_terminal_there_are_colours_and_a_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where rich takes the output for a terminal, states are coloured and the closing table has lines."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert command.show([named("quiet write")], as_json=False, keep=None) == 0
-    said = capsys.readouterr().out
+def test_for_a_person_there_are_colours_and_a_table(alone: Performance, tmp_path: Path) -> None:
+    """States are coloured, long texts wrapped under themselves, and the closing table has lines."""
+    written = io.StringIO()
+    report = Report(Console(file=written, force_terminal=True, width=100, legacy_windows=False), tables=True)
+    report.begins(1)
+    report.ended(alone.results[0])
+    report.whole(alone)
+    said = written.getvalue()
     assert "\x1b[32mapplied\x1b[0m" in said
     assert "told the agent" in said
     assert "\u2502" in said
+    assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in said.splitlines()) <= 100
+
+
+def test_on_a_terminal_there_is_progress(empty: Path) -> None:
+    """A real terminal shows what is being waited for, and then the report, all on the one screen."""
+    screen, terminal = os.openpty()
+    environ = {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with started("--only", "quiet", cwd=empty, env=environ, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        said = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(screen, 65536):
+                said += part
+    os.close(screen)
+    assert process.returncode == 0
+    assert b"quiet write ..." in said
+    assert b"\x1b[32mapplied\x1b[0m" in said
 
 
 @pytest.mark.parametrize(
@@ -469,49 +495,51 @@ def test_on_a_terminal_there_are_colours_and_a_table(
     ],
 )
 def test_a_folder_that_cannot_keep_anything_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:
     """What is wrong, what to do, and that nothing was started."""
     monkeypatch.setattr(subprocess, "Popen", None)
     (tmp_path / "file").touch()
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "safewrite.db").touch()
-    with pytest.raises(typer.BadParameter) as refused:
-        command.demo(keep=tmp_path / name)
-    assert words in str(refused.value)
-    assert str(refused.value).endswith("Nothing was started.")
-    assert refused.value.param_hint == "--keep"
+    refused = run("demo", "--keep", str(tmp_path / name))
+    assert (refused.code, refused.out) == (2, "")
+    assert words in refused.err
+    assert "--keep" in refused.err
+    assert "Nothing was started. See `safewrite demo --help`.\n" in refused.err
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch, kept: Path
+    run: Command, monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
     """Asked of the permissions first, and then of the file system, which may know better."""
     monkeypatch.setattr(subprocess, "Popen", None)
-    with pytest.raises(typer.BadParameter, match=r"cannot be written to.*Nothing was started"):
-        command.demo(keep=Path("/proc"))
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(typer.BadParameter, match=r"Name another folder.*Nothing was started"):
-        command.demo(keep=kept)
+    refused = run("demo", "--keep", "/proc")
+    assert refused.code == 2
+    assert "cannot be written to" in refused.err
+    assert "Nothing was started" in refused.err
+    monkeypatch.setattr("safewrite.cli.demo.os.access", lambda *_: False)
+    with pytest.raises(typer.BadParameter, match="Name another folder"):
+        command.check(kept)
 
 
-def test_a_write_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_a_write_that_is_not_there_is_named_with_those_that_are(run: Command) -> None:
     """`--only` with a word that fits nothing."""
-    with pytest.raises(typer.BadParameter, match=r"no write is called so.*`quiet write`"):
-        command.demo(only=["loud write"])
+    refused = run("demo", "--only", "loud write")
+    assert refused.code == 2
+    assert "no write is called so. There are: `quiet write`" in refused.err
 
 
-def test_what_cannot_be_started_is_said_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No traceback where the machine will not start another process: exit code 2."""
+def test_what_cannot_be_started_is_said_in_one_line(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback where the machine will not start another process."""
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    assert command.show([named("quiet write")], as_json=False, keep=None) == 2
-    assert "could not go on: [Errno 11] Resource temporarily unavailable" in capsys.readouterr().err
+    ended = run("demo")
+    assert ended.code == Exit.FAULT
+    assert "could not go on: [Errno 11] Resource temporarily unavailable" in ended.err
 
 
 def test_nobody_reading_is_no_error_of_the_demonstration(
@@ -524,7 +552,7 @@ def test_nobody_reading_is_no_error_of_the_demonstration(
 
     monkeypatch.setattr("safewrite.demo.report.Report.begins", broken)
     with pytest.raises(BrokenPipeError):
-        command.show([named("quiet write")], as_json=False, keep=None)
+        command.show([named("quiet write")], Output())
 
 
 def test_termination_ends_it_as_an_interrupt_does_and_tidying_up_is_left_alone() -> None:
@@ -576,7 +604,7 @@ def test_interrupted_it_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("safewrite.demo.performance.perform", interrupted)
-    assert command.show([named("quiet write")], as_json=True, keep=kept) == 130
+    assert command.show([named("quiet write")], Output(as_json=True), kept) is Exit.INTERRUPTED
     assert capsys.readouterr() == ("", "Interrupted: every process was ended, and nothing is kept.\n")
     assert list(kept.iterdir()) == []
 
@@ -608,15 +636,15 @@ def test_ended_early_it_leaves_nothing(
     names = ["never processed", "asked again", "two workers", "kill -9"]
     only = [word for name in names for word in ("--only", name)]
     env = {"MARK": mark, "TMPDIR": str(temporary)}
-    with run("--keep", str(kept), *only, cwd=empty, env=env) as started:
-        assert started.stdout is not None
-        for line in started.stdout:
+    with started("--keep", str(kept), *only, cwd=empty, env=env) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
             if after in line:
                 break
         assert alive(mark)
-        stop(started)
-        _, err = started.communicate(timeout=30)
-    assert started.returncode == 130
+        stop(process)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
     assert err == "Interrupted: every process was ended, and nothing is kept.\n"
     assert gone(mark)
     assert [*empty.iterdir(), *kept.iterdir(), *temporary.iterdir()] == []
@@ -626,11 +654,12 @@ def test_ended_early_it_leaves_nothing(
 def test_killed_it_takes_its_processes_along(empty: Path) -> None:
     """After kill -9 of the demonstration itself, dependency and workers end by themselves soon."""
     mark = uuid4().hex
-    with run("--only", "two workers", cwd=empty, env={"MARK": mark}) as started:
-        assert started.stdout is not None
-        assert "of one agent" in started.stdout.readline()
-        assert len(alive(mark)) > 1 or not gone(mark, within=0.0)
-        started.kill()
+    with started("--only", "asked again", "--only", "two workers", cwd=empty, env={"MARK": mark}) as process:
+        assert process.stdout is not None
+        while "asked again" not in process.stdout.readline():
+            pass
+        assert len(alive(mark)) == 4
+        process.kill()
     assert gone(mark)
 
 

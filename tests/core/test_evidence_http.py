@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -25,7 +26,19 @@ from tenacity import AsyncRetrying, Retrying, stop_after_attempt
 from safewrite.core.events import Finding, OutcomeState
 from safewrite.core.evidence import from_exception, from_status, from_value
 from safewrite.core.statuses import STATUSES, hops
-from tests.core.wire import Script, answer, closed_port, cut_request, finish, reset, send, silent, stall, wire
+from tests.core.wire import (
+    Script,
+    Wire,
+    answer,
+    closed_port,
+    cut_request,
+    finish,
+    reset,
+    send,
+    silent,
+    stall,
+    wire,
+)
 
 APPLIED, NOT_APPLIED, UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
 
@@ -270,6 +283,12 @@ def test_urllib3_by_class(exc: Exception, reason: str) -> None:
     """New connections that failed and full pools are never sent, all else is unknown."""
     found = from_exception(exc)
     assert Finding(NOT_APPLIED if reason in SURE else UNKNOWN, reason, again=reason in NEVER) == found
+
+
+def test_an_answer_that_is_not_json_is_unknown() -> None:
+    """The error of requests hides the status that came with it."""
+    exc = requests.exceptions.JSONDecodeError("no value", "<html>", 0)
+    assert from_exception(exc) == Finding(UNKNOWN, "response_unreadable")
 
 
 def test_wrappers_are_opened() -> None:
@@ -585,6 +604,13 @@ def test_a_repeat_by_the_transport_takes_a_refusal_back() -> None:
 
     with wire(cut_request(10, reset), answer("400 Bad Request")) as server:
         assert Finding(UNKNOWN, "after_redirect", status=400) == ending(lambda: put(server.url))
+
+    def last(server: Wire, connection: socket.socket) -> None:
+        server.leave()
+        cut_request(10, reset)(server, connection)
+
+    with wire(last) as server:
+        assert ending(lambda: put(server.url)) == Finding(UNKNOWN, "earlier_request")
     with closed_port() as port, wire(answer("307 On", f"Location: http://127.0.0.1:{port}/")) as server:
         assert Finding(UNKNOWN, "earlier_request") == ending(lambda: put(server.url))
 
