@@ -61,6 +61,7 @@ class SQLite:
         # Absolute from the start: a change of the working directory must not lead to another file.
         self.url = url if self.path is None else url.set(database=str(self.path))
         self.engine = self._engine(busy_timeout)
+        self.sql: Statements = statements(_DIALECT)
 
     def _engine(self, busy_timeout: float) -> Engine:
         return create_engine(
@@ -68,11 +69,6 @@ class SQLite:
             poolclass=StaticPool if self.memory else NullPool,
             connect_args={"isolation_level": None, "check_same_thread": False, "timeout": busy_timeout},
         )
-
-    @property
-    def sql(self) -> Statements:
-        """The statements, as this driver takes them."""
-        return statements(_DIALECT)
 
     def compiled(self, statement: Any) -> Statement:
         """Return a statement that carries its own values, as this driver takes it."""

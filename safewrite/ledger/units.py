@@ -37,7 +37,7 @@ class Executes(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # not frozen: one is made for every unit
 class Unit:
     """A connection inside a transaction, or one that only reads."""
 
