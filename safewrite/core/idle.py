@@ -40,7 +40,7 @@ class Watch:
 
     def left(self, now: float) -> float:
         """Return how long to wait before anything can have run out, never negative."""
-        return max(0.0, self._silent_until - now)
+        return max(0.0, min(self.end, self._silent_until) - now)
 
     @property
     def _silent_until(self) -> float:
