@@ -20,6 +20,7 @@ from safewrite.errors import ConfigurationError, DuplicateTool
 from safewrite.outcome import Outcome
 from safewrite.settings import Settings, resolve_settings
 from safewrite.shell import aio
+from safewrite.shell.debts import Debts
 from safewrite.shell.job import Job
 from safewrite.shell.threads import Pool
 from safewrite.told import outcome_of
@@ -83,6 +84,7 @@ class SafeWrite:
         self._lock = threading.Lock()
         self._alarms: list[Callable[[Any], None]] = []
         self.pool = Pool(int(self.settings.threads))
+        self.debts = Debts()
         self._threads: ThreadPoolExecutor | None = None
         self._threads_pid = 0
 

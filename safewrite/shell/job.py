@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from safewrite import context
 from safewrite.attempt import Attempt
 from safewrite.core import machine
-from safewrite.core.commands import Answer, Command, Nothing
+from safewrite.core.commands import Answer, AnswerKind, Command, Nothing
 from safewrite.core.deadline import attempt_limit, reserve_of
 from safewrite.core.events import (
     Asked,
@@ -42,6 +42,7 @@ from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.redaction import redact_text
 from safewrite.shell import process
 from safewrite.shell.clock import clock
+from safewrite.shell.debts import Debt, Debts
 from safewrite.shell.reply import Reply, read_error, read_value, seen
 from safewrite.shell.threads import Pool
 
@@ -74,6 +75,11 @@ class Host(Protocol):
     @property
     def ledger(self) -> Ledger:
         """The ledger, opened at first use."""
+        ...
+
+    @property
+    def debts(self) -> Debts:
+        """What the ledger could not store yet."""
         ...
 
 
@@ -191,6 +197,7 @@ class Job:
 
     def ask(self) -> Command:
         """Ask the machine what to do now; claims an attempt where it says so."""
+        self.host.debts.settle(self.ticket.identity.key, self.ledger)
         at = clock().now()
         self.intent, command = self.ledger.ask(self.ticket, self.facts(at), at, self.meta)
         for other in self._owners():
@@ -254,11 +261,12 @@ class Job:
         try:
             intent, command = self.ledger.record(self.intent, event, meta, contents or {}, candidates)
         except LedgerUnavailable as error:
-            if heard and not over:
-                return self._unrecorded(event)
-            # Nobody is left to tell: the claim stands as unknown, and a later look will find out.
             _log.error("safewrite could not record %s of %s: %s", fact, self.ticket.identity.key, error)
-            return Nothing("X1")
+            answer = self._unrecorded(event) if heard and not over else Nothing("X1")
+            told = isinstance(answer, Answer) and answer.kind is AnswerKind.VALUE
+            owed = event if told else replace(event, over=True)  # the call ends here, whatever the fact leads to
+            self.host.debts.add(Debt(self.intent, owed, meta, contents or {}, candidates))
+            return answer
         if heard:
             self.intent = intent
         return command
