@@ -90,6 +90,8 @@ def _ended(s: State, f: Ended, e: Event) -> State:
         evidence = "transport" if found.proof else "never_sent"
     if p.key_retention is not None and not f.key_carried and evidence not in ("never_sent", "transport"):
         s = _alarm(s, "key_not_carried", f"attempt {f.number} ended without its key having been read")
+    if found.outcome is _APPLIED and not f.goal and _past_stall(a, p, e):
+        s = _alarm(s, "effect_after_bound", f"attempt {f.number} ran on past the declared longest stall")
     a = replace(
         a,
         ended=True,
@@ -102,8 +104,6 @@ def _ended(s: State, f: Ended, e: Event) -> State:
     )
     if found.status is not None and found.status >= 500 and p.replays_errors:
         s = replace(s, burnt=True)
-    if found.outcome is _APPLIED and not f.goal and _past_stall(a, p, e):
-        s = _alarm(s, "effect_after_bound", f"attempt {a.number} ran on past the declared longest stall")
     conditional = all(x.precondition for x in s.attempts)
     s = _learn(
         s, a, found.outcome, evidence, found.reason, p, goal=f.goal, kept=f.kept, object_id=f.object_id
@@ -280,7 +280,7 @@ def _second_effect(s: State, a: AttemptState, promises: Promises, object_id: str
     for x in s.attempts:
         if x.number == a.number or x.outcome is not _APPLIED or x.evidence not in direct:
             continue
-        one_key = promises.key_retention is not None and x.key_carried and a.key_carried is not False
+        one_key = promises.key_retention is not None and False not in (x.key_carried, a.key_carried)
         one_object = object_id is None or x.object_id in (None, object_id)
         if not (one_key and one_object):
             return _alarm(s, "two_effects", f"attempts {x.number} and {a.number} were both applied")
