@@ -45,10 +45,10 @@ class Commands(TyperGroup):
             sys.stdout.flush()
         except BrokenPipeError:
             code = _nobody_reads()
-        except Exception as error:
-            code = _told(error, traceback="--traceback" in sys.argv[1:])
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):
             code = Exit.INTERRUPTED
+        except Exception as error:
+            code = _told(error, traceback="--traceback" in (sys.argv[1:] if args is None else args))
         if standalone_mode:
             sys.exit(code)
         return code
@@ -71,12 +71,12 @@ def _globals(
     context: typer.Context,
     url: Url = None,
     no_color: NoColor = False,
-    traceback: Annotated[
+    _traceback: Annotated[
         bool, typer.Option("--traceback", help="Show the traceback of an unexpected error.")
-    ] = False,
+    ] = False,  # looked for where errors are told: there are some before this is called
     version: Annotated[bool, typer.Option("--version", help="Print the version, and exit.")] = False,
 ) -> None:
-    context.obj = Given(url, no_color, traceback)
+    context.obj = Given(url, no_color)
     if version:
         from safewrite import __version__
 

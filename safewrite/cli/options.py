@@ -40,7 +40,6 @@ class Given:
 
     url: str | None = None
     no_color: bool = False
-    traceback: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,14 @@ def test_what_is_not_ours_is_neither_checked_nor_upgraded(run: Command, tmp_path
         assert other.execute("SELECT version_num FROM safewrite_alembic_version").fetchall() == [("theirs",)]
 
 
+def test_what_an_upgrade_cannot_mend_is_told(run: Command, filled: Filled) -> None:
+    """A column that is gone does not come back, and the upgrade does not end as if it had."""
+    change(filled.path, "DROP VIEW safewrite_attempt", "ALTER TABLE safewrite_audit DROP COLUMN person")
+    done = run("db", "upgrade", "--url", filled.url)
+    assert (done.code, done.out) == (3, "")
+    assert "person" in done.err
+
+
 def test_upgrade_in_a_place_that_is_not_there_is_refused(run: Command, tmp_path: Path) -> None:
     """No folder is made for it."""
     refused(run("db", "upgrade", "--url", f"sqlite:///{tmp_path / 'away' / 'agent.db'}"))

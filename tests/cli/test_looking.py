@@ -195,6 +195,33 @@ def test_unknown_lists_what_is_open(run: Command, filled: Filled) -> None:
     assert row["key"] == filled.keys["lost"]
 
 
+def test_what_is_settled_and_what_has_no_bound_are_told_apart(run: Command, tmp_path: Path) -> None:
+    """The two unknowns, and the one that waits for a moment, read differently."""
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    with SafeWrite(url) as sw:
+        for name, bound in (("settled", 0.0), ("unbound", None)):
+
+            @sw.write(
+                target="sub_id", name=name, dependency=safewrite.Dependency("billing", work_bound=bound)
+            )
+            def lose(sub_id: str) -> None:
+                raise TimeoutError
+
+            with safewrite.run("run-1"), safewrite.turn(1):
+                lose.outcome("sub_1")
+    told = {row["tool"]: (row["may still land"], row["settles"]) for row in run("unknown", "--url", url).rows}
+    assert told == {"settled": ("no", "settled"), "unbound": ("yes", "may still land, without a bound")}
+
+
+def test_an_attempt_without_an_end_is_shown_with_gaps(run: Command, killed: Filled) -> None:
+    """What is not known is an empty cell, never a guess."""
+    out = run("show", killed.keys["killed"], "--url", killed.url).out
+    (line,) = [line.split("\t") for line in out.splitlines() if line.startswith("1\tunknown\t")]
+    assert line[2:4] == ["", ""]
+    assert line[5] == ""
+    assert "Its end was not seen." in out
+
+
 def test_unknown_as_json(run: Command, filled: Filled) -> None:
     """The same for programs, the settling as an instant."""
     (found,) = run("unknown", "--url", filled.url, "--json").document["unknown"]

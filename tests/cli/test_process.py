@@ -16,6 +16,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
+import typer
 
 import safewrite
 from safewrite import cli
@@ -307,13 +308,14 @@ def test_main_runs_the_arguments_of_the_process(
     assert capsys.readouterr().out == f"{safewrite.__version__}\n"
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, typer.Abort])
 def test_ctrl_c_in_a_command_ends_with_130(
-    run: Command, filled: Filled, monkeypatch: pytest.MonkeyPatch
+    run: Command, filled: Filled, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
-    """Wherever it strikes."""
+    """Wherever it strikes, and in whichever form it arrives."""
 
     def interrupted(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt
+        raise kind
 
     monkeypatch.setattr(Audit, "runs", interrupted)
     done = run("runs", "--url", filled.url)
@@ -323,22 +325,20 @@ def test_ctrl_c_in_a_command_ends_with_130(
 # Faults, and what stands in the help ----------------------------------------------------------------------------
 
 
-def test_a_fault_of_our_own_is_one_line_and_its_traceback_can_be_had(
-    process: Command, filled: Filled
+def test_a_fault_of_our_own_is_one_line(
+    run: Command, filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug is told as one; `--traceback` shows where."""
-    broken = "sitecustomize.py"
-    (filled.path.parent / broken).write_text(
-        "import safewrite.audit.queries as q\n"
-        "def runs(self, **given): raise KeyError('a bug')\n"
-        "q.Audit.runs = runs\n"
-    )
-    environ = {"PYTHONPATH": f"{filled.path.parent}:{ROOT}", "SAFEWRITE_DATABASE_URL": filled.url}
-    done = process("runs", **environ)
+    """A bug is told as one, not as a mistake of whoever called; `--traceback` shows where."""
+
+    def bug(*args: object, **kwargs: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Audit, "runs", bug)
+    done = run("runs", "--url", filled.url)
     assert (done.code, done.out) == (Exit.FAULT, "")
     (line,) = done.err.splitlines()
     assert line.startswith("safewrite: Something went wrong that is safewrite's fault: KeyError: 'a bug'.")
-    assert "Traceback" in process("--traceback", "runs", **environ).err
+    assert "in bug" in run("--traceback", "runs", "--url", filled.url).err
 
 
 @pytest.mark.parametrize(
@@ -364,11 +364,12 @@ def test_a_command_line_that_cannot_be_used_is_one_line(
     assert "--help`." in line
 
 
-def test_help_names_every_command_and_exit_code(process: Command) -> None:
+def test_help_names_every_command_and_exit_code(run: Command, process: Command) -> None:
     """Alone, or asked for."""
     done = process("--help")
     assert done.code == 0
     assert process().out == done.out
+    assert run().out == run("--help").out
     for command in ("demo", "db", "runs", "run", "show", "unknown", "recover", "resolve", "settings"):
         assert f" {command} " in done.out
     for code, meaning in MEANINGS.items():
