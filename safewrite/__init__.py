@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from safewrite.attempt import Attempt
-    from safewrite.context import current_attempt, run, turn
+    from safewrite.context import current_attempt, current_deadline, onward_headers, run, turn
     from safewrite.deadline import Deadline
     from safewrite.dependency import Dependency
     from safewrite.errors import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "attempt": ("Attempt",),
-    "context": ("current_attempt", "run", "turn"),
+    "context": ("current_attempt", "current_deadline", "onward_headers", "run", "turn"),
     "deadline": ("Deadline",),
     "dependency": ("Dependency",),
     "errors": (
@@ -106,6 +106,8 @@ __all__ = [
     "WriteRejected",
     "WriteReport",
     "current_attempt",
+    "current_deadline",
+    "onward_headers",
     "plan",
     "run",
     "turn",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from safewrite.core.idle import Watch
+from safewrite.deadline import deadline_headers
 from safewrite.shell.clock import clock
 
 LEAST_TIMEOUT = 0.001
@@ -49,8 +50,7 @@ class Attempt:
         return {
             "Idempotency-Key": self._key,
             "X-Attempt-Id": self.id,
-            "X-Request-Deadline-Ms": str(max(1, int(self.remaining() * 1000))),
-            "X-Request-Deadline-At": str(int(self.deadline_at * 1000)),
+            **deadline_headers(self.remaining(), self.deadline_at),
         }
 
     def remaining(self) -> float:

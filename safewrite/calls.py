@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from safewrite.context import Run, current_run, current_turn
+from safewrite.context import Run, current_deadline, current_run, current_turn
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
 from safewrite.core.intent import Uncanonical, canonical, differing, fingerprint, intent_key, turn_text
 from safewrite.core.machine import decide
 from safewrite.core.state import State
-from safewrite.deadline import Deadline
+from safewrite.deadline import Deadline, too_little
 from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext
 from safewrite.outcome import Outcome
 from safewrite.shell import aio, sync
@@ -144,7 +145,8 @@ class Guard:
 
         identity, arguments, run = self.identity(options, args, kwargs)
         tool, sw = self.tool, self.sw
-        deadline = options.deadline or (run.deadline if run is not None else None)
+        given = (options.deadline, current_deadline())
+        deadline = min((one for one in given if one is not None), key=Deadline.remaining, default=None)
         cap = run.call_cap if run is not None else None
         if options.deadline is not None:
             cap = options.deadline.call_cap if options.deadline.call_cap is not None else cap
@@ -158,6 +160,7 @@ class Guard:
         )
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)
         limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
+        words = partial(self._too_little, deadline, cap, limit, floor)
         return Job(
             sw,
             tool,
@@ -170,14 +173,30 @@ class Guard:
                 agent=run.agent if run is not None else "",
                 dependency=tool.dependency.name,
                 granted_ms=None if limit == inf else int(limit * 1000),
+                evidence={"budget": words(0.0)} if refusal else {},
             ),
             tool.options.max_attempts,
             waits=tool.options.on_conflict == "wait",
             max_stall=sw.max_stall,
             beside_unknown=options.beside_unknown,
             refusal=refusal,
+            too_little=words,
             open_other=sw.other,
         )
+
+    def _too_little(
+        self, deadline: Deadline | None, cap: float | None, limit: float, floor: float, left: float
+    ) -> str:
+        """Return which number ran out, and where it was set; `left` is what the call has."""
+        tool, row = self.tool, next(r for r in self.sw.settings.table() if r.name == "operation_timeout")
+        who = f"`{tool.name}`" + (
+            f" of dependency `{tool.dependency.name}`" if tool.options.dependency else ""
+        )
+        if deadline is not None and (cap is None or limit < cap or deadline.remaining() < floor):
+            return deadline.refusal(who, deadline.remaining(), floor)
+        if cap is not None:
+            return too_little(who, left, ("call_cap", cap, "argument"), floor)
+        return too_little(who, left, (row.name, limit, row.origin), floor)
 
     def limits(self, limit: float, *, floor: float, explicit: bool) -> Limits:
         """Return what a call may spend."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from safewrite.core.intent import turn_text
-from safewrite.deadline import Deadline
+from safewrite.deadline import Deadline, deadline_headers
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError
+from safewrite.shell.clock import clock
 
 if TYPE_CHECKING:
     from safewrite.attempt import Attempt
@@ -34,6 +35,7 @@ class Run:
 _run: ContextVar[Run | None] = ContextVar("safewrite_run", default=None)
 _turn: ContextVar[str | None] = ContextVar("safewrite_turn", default=None)
 _attempt: ContextVar[Attempt | None] = ContextVar("safewrite_attempt", default=None)
+_request: ContextVar[Deadline | None] = ContextVar("safewrite_request", default=None)
 
 
 class _Scope(Generic[T]):
@@ -84,8 +86,7 @@ def run(
         raise ConfigurationError(
             f"`run` got {id!r}. Write the host's name of this execution, such as 'run-42'."
         )
-    outer = _run.get()
-    above = outer.deadline if outer is not None else None
+    outer, above = _run.get(), current_deadline()
     cap = Deadline(call_cap).total if call_cap is not None else None
     if isinstance(deadline, Deadline):
         limit: Deadline | None = deadline
@@ -94,7 +95,8 @@ def run(
                 max(deadline.remaining(), 1e-9), deadline.call_cap, deadline.minimum, parent=above
             )
     elif deadline is not None:
-        limit = Deadline(deadline, call_cap, minimum, parent=above)
+        origin = f"the argument of run `{id}`"
+        limit = Deadline(deadline, call_cap, minimum, origin=origin, parent=above)
     else:
         limit = above
     if cap is None:
@@ -122,6 +124,30 @@ def current_run() -> Run | None:
 def current_turn() -> str | None:
     """Return the open turn, as text."""
     return _turn.get()
+
+
+def within(deadline: Deadline) -> _Scope[Deadline]:
+    """Do something for a request that has a deadline: all that is done in this scope takes it by itself."""
+    return _Scope({_request: deadline}, deadline)
+
+
+def current_deadline() -> Deadline | None:
+    """Return the tightest deadline that this code runs under: of the attempt, the run, the request it serves."""
+    run, attempt = _run.get(), _attempt.get()
+    found = [run.deadline if run is not None else None, _request.get()]
+    if attempt is not None:
+        left = max(attempt.remaining(), 1e-9)
+        found.append(Deadline(left, minimum=0.0, name="what the attempt has left", origin=f"`{attempt.id}`"))
+    return min((one for one in found if one is not None), key=Deadline.remaining, default=None)
+
+
+def onward_headers() -> dict[str, str]:
+    """Return the headers that pass the current deadline on with a request; none where there is no deadline."""
+    deadline = current_deadline()
+    if deadline is None:
+        return {}
+    left = deadline.remaining()
+    return deadline_headers(left, clock().now().unix + left)
 
 
 def current_attempt() -> Attempt | None:

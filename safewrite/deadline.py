@@ -6,12 +6,16 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from safewrite.durations import Duration, seconds
 from safewrite.errors import BudgetExhausted, ConfigurationError
 from safewrite.settings import resolve_settings
 from safewrite.shell.clock import clock
+
+outermost: ContextVar[Deadline | None] = ContextVar("safewrite_outermost", default=None)
+"""The backstop around this code: it bounds no call, and stands still while one of the deadlines within does."""
 
 
 class Leg(float):
@@ -38,8 +42,9 @@ class Deadline:
 
     Arguments (seconds or `timedelta`): `seconds` from now; `call_cap`, the most one call may use of it (default: no
     cap); `minimum`, the least with which a call or a leg may start (default 1.0).  `name` and `origin` say in
-    refusals which setting ran out and where it was set.  Thread-safe; hand it down as a value, and keep it on no
-    client that others share.  Raises `ConfigurationError` for anything that is no positive, finite duration.
+    refusals which setting ran out and where it was set, `of` what is done under it.  Thread-safe; hand it down as a
+    value, and keep it on no client that others share.  Raises `ConfigurationError` for anything that is no positive,
+    finite duration.
     """
 
     def __init__(
@@ -50,13 +55,15 @@ class Deadline:
         *,
         name: str = "deadline",
         origin: str = "argument",
+        of: str = "",
         parent: Deadline | None = None,
     ) -> None:
         self.total = _positive(seconds, name)
         self.call_cap = None if call_cap is None else _positive(call_cap, "call_cap")
         self.minimum = _positive(minimum, "minimum", allow_zero=True)
-        self.name, self.origin = name, origin
+        self.name, self.origin, self.of = name, origin, of
         self._parent = parent
+        self._outermost = outermost.get()
         self._lock = threading.Lock()
         self._end = clock().now().ticks + self.total
         self._pauses = 0
@@ -64,17 +71,19 @@ class Deadline:
         self._legs: list[tuple[str, float]] = []
 
     @classmethod
-    def operation(cls, *, parent: Deadline | None = None) -> Deadline:
-        """Return the deadline of one operation of many legs: the setting `operation_timeout`, 20 s by default."""
+    def operation(cls, *, of: str = "", parent: Deadline | None = None) -> Deadline:
+        """Return the deadline of one operation of many legs: the setting `operation_timeout`, 20 s by default.
+
+        `of` says in refusals what the legs are of, such as a tool and its dependency.  It lies in `parent`, by
+        default in the deadline of the attempt, run or request around this code.
+        """
+        from safewrite.context import current_deadline  # the context knows deadlines, too
+
+        parent = parent if parent is not None else current_deadline()
         settings = resolve_settings({})
         row = next(row for row in settings.table() if row.name == "operation_timeout")
-        return cls(
-            settings.operation_timeout,
-            minimum=settings.minimum,
-            name=row.name,
-            origin=row.origin,
-            parent=parent,
-        )
+        total, minimum = settings.operation_timeout, settings.minimum
+        return cls(total, minimum=minimum, name=row.name, origin=row.origin, of=of, parent=parent)
 
     # What is left ----------------------------------------------------------------------------------------
 
@@ -104,7 +113,7 @@ class Deadline:
         Raises `BudgetExhausted`, which names the leg, the number that ran out and its origin, and what earlier
         legs used.
         """
-        granted = Leg(self._enough(f"leg `{name}`", self.minimum))
+        granted = Leg(self._enough(f"leg `{name}`{self.of and f' of {self.of}'}", self.minimum))
         granted.name = name
         with self._lock:
             self._legs.append((name, clock().now().ticks))
@@ -129,11 +138,8 @@ class Deadline:
         while tight._parent is not None and tight._own() > tight._parent.remaining():
             tight = tight._parent
         used = ", ".join(f"`{s.leg}` {s.seconds:.3f} s" for s in self.spent())
-        return (
-            f"{who} was not sent: {left:.3f} s are left of `{tight.name}` = {tight.total:g} s (set by "
-            f"{tight.origin}), and at least {minimum:g} s (`minimum`) are needed."
-            + (f" Earlier legs used: {used}." if used else "")
-        )
+        words = too_little(who, left, (tight.name, tight.total, tight.origin), minimum)
+        return f"{words} Earlier legs used: {used}." if used else words
 
     # Pauses ----------------------------------------------------------------------------------------------
 
@@ -149,11 +155,7 @@ class Deadline:
             raise ConfigurationError(
                 "`Deadline.pause()` inside the body of a write: what was sent goes on meanwhile. Ask before the call."
             )
-        chain: list[Deadline] = []
-        link: Deadline | None = self
-        while link is not None:
-            chain.append(link)
-            link = link._parent
+        chain = list(self._stand_still_together())
         for deadline in chain:
             deadline._suspend()
         try:
@@ -161,6 +163,16 @@ class Deadline:
         finally:
             for deadline in chain:
                 deadline._resume()
+
+    def _stand_still_together(self) -> Iterator[Deadline]:
+        """Return this deadline, those that it lies in, and the backstops around any of them or around this code."""
+        link: Deadline | None = self
+        backstops = [outermost.get()]
+        while link is not None:
+            yield link
+            backstops.append(link._outermost)
+            link = link._parent
+        yield from {id(one): one for one in backstops if one is not None}.values()
 
     def _suspend(self) -> None:
         with self._lock:
@@ -176,6 +188,23 @@ class Deadline:
 
     def __repr__(self) -> str:
         return f"Deadline({self.total:g}, remaining={self.remaining():.3f})"
+
+
+def too_little(who: str, left: float, limit: tuple[str, float, str], minimum: float) -> str:
+    """Return the words of a refusal; `limit` is the number that ran out: its name, seconds and origin."""
+    name, total, origin = limit
+    return (
+        f"{who} was not sent: {left:.3f} s are left of `{name}` = {total:g} s (set by {origin}), and at least "
+        f"{minimum:g} s (`minimum`) are needed."
+    )
+
+
+def deadline_headers(left: float, at: float) -> dict[str, str]:
+    """Return the headers that carry a deadline: milliseconds left, never zero, and its instant in Unix milliseconds."""
+    return {
+        "X-Request-Deadline-Ms": str(max(1, int(left * 1000))),
+        "X-Request-Deadline-At": str(int(at * 1000)),
+    }
 
 
 def _positive(value: Duration, name: str, *, allow_zero: bool = False) -> float:

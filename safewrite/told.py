@@ -99,7 +99,8 @@ def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteE
     elif answer.kind is AnswerKind.UNKNOWN:
         error = errors.OutcomeUnknown(may_still_land=answer.may_still_land, **about)
     else:
-        error = _REFUSALS.get(answer.reason, errors.WriteNotSent)(**about)
+        words = job.too_little(job.left()) if answer.reason == "budget_exhausted" else ""
+        error = _REFUSALS.get(answer.reason, errors.WriteNotSent)(words, **about)
     error.__cause__ = job.failure or _cause(job)
     return error
 

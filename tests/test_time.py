@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 from freezegun import freeze_time
+from tenacity import wait_fixed
 
 import safewrite
-from safewrite import SafeWrite
+from safewrite import Attempt, BudgetExhausted, Deadline, Dependency, SafeWrite
+from safewrite.context import current_deadline, onward_headers, within
+from safewrite.deadline import outermost
+from safewrite.errors import ConfigurationError
 from safewrite.shell import clock as seam
 from safewrite.testing import ManualClock
 
@@ -56,7 +60,7 @@ COLOURS = pytest.mark.parametrize("colour", ["plain", "coroutine"])
 
 @COLOURS
 def test_a_write_times_out_while_a_test_has_frozen_time(sw: SafeWrite, colour: str) -> None:
-    """freezegun stops `time.monotonic` and with it asyncio's timers; our limits run on."""
+    """Freezegun stops `time.monotonic` and with it asyncio's timers; our limits run on."""
     ended = threading.Event()
     tool = hanging(sw, colour, ended)
     began = time.perf_counter()
@@ -113,3 +117,325 @@ def test_a_clock_that_stands_still_never_expires_anything(sw: SafeWrite, colour:
     threading.Timer(0.2, ended.set).start()
     with ManualClock(), safewrite.run("r1", deadline=1.0, minimum=0.001), safewrite.turn(1):
         assert tool("sub_1").state == "applied"
+
+
+# One budget for an operation of many legs --------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    """Time that moves by itself where somebody sleeps."""
+    with ManualClock(auto=True) as made:
+        yield made
+
+
+def test_each_leg_is_granted_what_the_earlier_ones_left(clock: ManualClock) -> None:
+    """With a first leg of 4 s and a second of 2 s, the legs of 20 s are granted 20, 16 and 14."""
+    operation = Deadline.operation()
+    granted = []
+    for name, takes in (("initialize", 4.0), ("initialized", 2.0), ("call", 0.0)):
+        granted.append(operation.leg(name))
+        clock.sleep(takes)
+    assert granted == [20.0, 16.0, 14.0]
+    assert [(s.leg, s.seconds) for s in operation.spent()] == [
+        ("initialize", 4.0),
+        ("initialized", 2.0),
+        ("call", 0.0),
+    ]
+
+
+def test_a_listing_of_fifty_pages_spends_one_budget(clock: ManualClock) -> None:
+    """50 pages of 0.3 s fit into 20 s; of 0.5 s, the leg that would start with less than 1 s is refused."""
+
+    def pages(takes: float) -> int:
+        operation = Deadline.operation(of="`list`, dependency `catalogue`")
+        for page in range(50):
+            operation.leg(f"page {page + 1}")
+            clock.sleep(takes)
+        return 50
+
+    assert pages(0.3) == 50
+    with pytest.raises(BudgetExhausted) as refused:
+        pages(0.5)
+    said = str(refused.value)
+    assert said.startswith(
+        "leg `page 40` of `list`, dependency `catalogue` was not sent: 0.500 s are left of "
+    )
+    assert "`operation_timeout` = 20 s (set by default)" in said
+    assert "Earlier legs used: `page 1` 0.500 s" in said
+
+
+def test_two_operations_over_one_client_each_spend_their_own(clock: ManualClock) -> None:
+    """The budget is handed down as a value: what one uses up is not missing to the other."""
+    granted: dict[str, float] = {}
+
+    class Client:
+        def get(self, name: str, budget: Deadline) -> None:
+            granted[name] = budget.leg(name)
+
+    client, first = Client(), Deadline.operation()
+    clock.sleep(15.0)
+    second = Deadline.operation()
+    client.get("first", first)
+    client.get("second", second)
+    assert granted == {"first": 5.0, "second": 20.0}
+
+
+@pytest.mark.parametrize(("left", "whole"), [(1.2, 2), (1.0, 1), (19.01, 20), (3.0, 3)])
+def test_a_leg_is_rounded_up_for_transports_of_whole_seconds(
+    clock: ManualClock, left: float, whole: int
+) -> None:
+    """Never zero, and less than a second too long."""
+    leg = Deadline(left).leg("call")
+    assert (leg, leg.whole) == (left, whole)
+    assert 0.0 <= leg.whole - leg < 1.0
+
+
+def test_the_minimum_is_held_against_the_unrounded_rest(clock: ManualClock) -> None:
+    """0.4 s is refused, though a transport of whole seconds would make a second of it."""
+    with pytest.raises(
+        BudgetExhausted, match=r"0\.400 s are left of `deadline` = 0\.4 s \(set by argument\)"
+    ):
+        Deadline(0.4).leg("call")
+
+
+@pytest.mark.parametrize(
+    ("text", "granted"), [("5", 5.0), ("0.25", 1.0), ("100000", 100_000.0), ("abc", 20.0)]
+)
+def test_the_environment_gives_the_budget(monkeypatch: pytest.MonkeyPatch, text: str, granted: float) -> None:
+    """Below the floor it is raised to it, it has no upper limit, and an unusable text counts as the default."""
+    monkeypatch.setenv("SAFEWRITE_OPERATION_TIMEOUT", text)
+    with ManualClock():
+        assert Deadline.operation().leg("call") == granted
+
+
+def test_twenty_seconds_are_no_floor_under_the_last_leg(clock: ManualClock) -> None:
+    """The last leg gets what is left, down to the minimum."""
+    operation = Deadline.operation()
+    clock.sleep(18.9)
+    assert operation.leg("call") == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf"), None, "20"])
+def test_a_deadline_that_is_none_is_a_typed_error(seconds: Any) -> None:
+    """Nothing unusable is passed on to a transport."""
+    with pytest.raises(ConfigurationError):
+        Deadline(seconds)
+
+
+# Deadlines around calls --------------------------------------------------------------------------------------
+
+
+class Calls:
+    """A tool that takes as long as it is told, and says what it was given."""
+
+    def __init__(self, sw: SafeWrite, colour: str, clock: ManualClock, **options: Any) -> None:
+        self.given: list[float] = []
+
+        if colour == "plain":
+
+            @sw.write(target="n", name="cancel", **options)
+            def cancel(n: int, takes: float, attempt: Attempt) -> int:
+                self.given.append(attempt.remaining())
+                clock.sleep(takes)
+                return n
+        else:
+
+            @sw.write(target="n", name="cancel", **options)
+            async def cancel(n: int, takes: float, attempt: Attempt) -> int:
+                self.given.append(attempt.remaining())
+                await clock.pause(takes)
+                return n
+
+        self.colour, self.tool = colour, cancel
+
+    def __call__(self, n: int, takes: float = 0.0, **options: Any) -> Any:
+        made = self.tool.options(**options).outcome(n, takes)
+        return made if self.colour == "plain" else asyncio.run(self._awaited(made))
+
+    async def _awaited(self, made: Any) -> Any:
+        return await made
+
+
+@COLOURS
+def test_each_call_gets_the_smaller_of_cap_and_remainder(
+    sw: SafeWrite, clock: ManualClock, colour: str
+) -> None:
+    """A run of 18 s with calls of at most 9 s: two calls of 8 s leave 2 s, and that is what the third is given."""
+    calls = Calls(sw, colour, clock, **({"in_thread": False} if colour == "plain" else {}))
+    with safewrite.run("r1", deadline=18.0, call_cap=9.0), safewrite.turn(1):
+        told = [calls(n, takes).state for n, takes in enumerate((8.0, 8.0, 1.2, 0.0))]
+    assert calls.given == pytest.approx([9.0, 9.0, 2.0])
+    assert told == ["applied"] * 3 + ["not_applied"]  # 0.8 s are left for the last one, and 1 s is needed
+
+
+@COLOURS
+def test_a_call_below_the_minimum_is_refused_and_recorded_so(
+    sw: SafeWrite, clock: ManualClock, colour: str
+) -> None:
+    """The refusal names tool, dependency, the number that ran out, its value and origin; the audit keeps it."""
+    calls = Calls(sw, colour, clock, dependency=Dependency("billing"))
+    with safewrite.run("r1", deadline=18.0, call_cap=9.0) as opened, safewrite.turn(1):
+        opened.deadline.leg("ask the model")
+        clock.sleep(17.5)
+        outcome = calls(1)
+    assert (outcome.state, outcome.reason, outcome.sent, calls.given) == (
+        "not_applied",
+        "budget_exhausted",
+        False,
+        [],
+    )
+    assert isinstance(outcome.error, BudgetExhausted)
+    assert str(outcome.error) == (
+        "`cancel` of dependency `billing` was not sent: 0.500 s are left of `deadline` = 18 s (set by the argument "
+        "of run `r1`), and at least 1 s (`minimum`) are needed. Earlier legs used: `ask the model` 17.500 s."
+    )
+    (row,) = sw.audit.rows(outcome.intent_id)
+    assert (row.event, row.reason) == ("refused", "budget_exhausted")
+    (stored,) = sw.ledger.rows(outcome.intent_id)
+    assert "0.500 s are left of `deadline` = 18 s" in stored["evidence"]
+    assert [r.key for r in sw.audit.refused(run="r1")] == [outcome.key]
+
+
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        ({"call_cap": 9.0}, "`call_cap` = 9 s (set by argument)"),
+        ({}, "`operation_timeout` = 20 s (set by default)"),
+    ],
+)
+def test_a_call_whose_own_limit_ran_out_names_it(
+    sw: SafeWrite, clock: ManualClock, limits: dict[str, float], names: str
+) -> None:
+    """An attempt that cannot have left is not sent again when there is no time for it, and the reason is told."""
+
+    @sw.write(target="n", name="cancel", max_attempts=50, wait=wait_fixed(3.0), in_thread=False)
+    def cancel(n: int) -> None:
+        clock.sleep(1.0)
+        raise safewrite.NotSent
+
+    with safewrite.run("r1", **limits), safewrite.turn(1), pytest.raises(BudgetExhausted) as refused:
+        cancel(1)
+    assert names in str(refused.value)
+
+
+def test_the_tightest_deadline_holds(sw: SafeWrite, clock: ManualClock) -> None:
+    """Of the option, the run, the request and the attempt around a call, the one with the least left."""
+    calls = Calls(sw, "plain", clock, in_thread=False)
+    with safewrite.turn(1), safewrite.run("r1", deadline=12.0), safewrite.turn(1):
+        calls(1)
+        calls(2, deadline=7.0)
+        calls(3, deadline=70.0)
+        with within(Deadline(5.0)):
+            calls(4)
+            assert current_deadline().remaining() == 5.0
+
+            @sw.write(target="n", name="outer", timeout=3.0, in_thread=False)
+            def outer(n: int) -> None:
+                calls(5)
+
+            outer(1)
+            with safewrite.run("r2", deadline=60.0):
+                assert current_deadline().remaining() == 5.0
+    assert calls.given == [12.0, 7.0, 12.0, 5.0, pytest.approx(3.0)]
+    assert current_deadline() is None
+
+
+def test_an_operation_lies_in_the_deadline_around_it(clock: ManualClock) -> None:
+    """A leg is never granted more than the run or the request leaves."""
+    with safewrite.run("r1", deadline=6.0):
+        assert Deadline.operation().leg("call") == 6.0
+    assert Deadline.operation().leg("call") == 20.0
+
+
+def test_onward_requests_carry_what_is_left() -> None:
+    """Milliseconds and the instant; without a deadline no header, with none left one millisecond."""
+    assert onward_headers() == {}
+    with ManualClock(start=1_000.0) as clock, within(Deadline(9.0)):
+        assert onward_headers() == {"X-Request-Deadline-Ms": "9000", "X-Request-Deadline-At": "1009000"}
+        clock.advance(8.0)
+        assert onward_headers() == {"X-Request-Deadline-Ms": "1000", "X-Request-Deadline-At": "1009000"}
+        clock.advance(8.0)
+        assert onward_headers()["X-Request-Deadline-Ms"] == "1"
+
+
+# Pauses and clocks -------------------------------------------------------------------------------------------
+
+
+def test_a_pause_costs_nothing(clock: ManualClock) -> None:
+    """While a person decides, the deadline stands still, and goes on with what was left, an error included."""
+    deadline = Deadline(18.0)
+    clock.sleep(3.0)
+
+    def decide() -> None:
+        with deadline.pause():
+            clock.sleep(600.0)
+            assert deadline.remaining() == 15.0
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        decide()
+    assert deadline.remaining() == 15.0
+    clock.sleep(1.0)
+    assert deadline.remaining() == 14.0
+
+
+def test_pauses_are_counted_across_threads(clock: ManualClock) -> None:
+    """Of two questions at once, the second answer sets the clock going again."""
+    deadline = Deadline(18.0)
+    answered = [threading.Event(), threading.Event()]
+    asked = threading.Barrier(3)
+
+    def ask(n: int) -> None:
+        with deadline.pause():
+            asked.wait()
+            answered[n].wait(20)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    asked.wait()
+    for n in range(2):
+        clock.sleep(60.0)
+        assert deadline.remaining() == 18.0
+        answered[n].set()
+        threads[n].join()
+    clock.sleep(2.0)
+    assert deadline.remaining() == 16.0
+
+
+def test_what_lies_around_a_deadline_is_paused_with_it(clock: ManualClock) -> None:
+    """The run around a run, and the backstop around them, whichever thread pauses."""
+    backstop = Deadline(50.0)
+    token = outermost.set(backstop)
+    with safewrite.run("r1", deadline=18.0) as outer, safewrite.run("r2", deadline=9.0) as inner:
+        outermost.reset(token)
+        with inner.deadline.pause():
+            clock.sleep(600.0)
+        assert (inner.deadline.remaining(), outer.deadline.remaining(), backstop.remaining()) == (
+            9.0,
+            18.0,
+            50.0,
+        )
+
+
+def test_no_pause_inside_the_body_of_a_write(sw: SafeWrite) -> None:
+    """What was sent goes on meanwhile: the dependency's clock does not stop for anybody."""
+
+    @sw.write(target="n", name="cancel")
+    def cancel(n: int) -> None:
+        with safewrite.current_attempt() and Deadline(5.0).pause():
+            pass
+
+    with safewrite.run("r1"), safewrite.turn(1), pytest.raises(safewrite.OutcomeUnknown) as told:
+        cancel(1)
+    assert isinstance(told.value.__cause__, ConfigurationError)
+
+
+def test_stepping_the_wall_clock_changes_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines run on a clock that nobody can set."""
+    deadline = Deadline(18.0)
+    with freeze_time("2035-01-01"):
+        assert 17.0 < deadline.remaining() <= 18.0
+    with freeze_time("1999-01-01"):
+        assert 17.0 < deadline.remaining() <= 18.0

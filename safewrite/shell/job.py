@@ -112,6 +112,8 @@ class Job:
     beside_unknown: bool = False
     same_payload: bool = True
     refusal: str = ""
+    too_little: Callable[[float], str] = lambda _: ""
+    """Takes what the call has left; says which number ran out."""
     missing: tuple[str, ...] = ()
     """Arguments that were redacted, of an intent that is looked at from the record."""
     open_other: Callable[[Job, str], Job] | None = None
