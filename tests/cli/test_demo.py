@@ -656,8 +656,7 @@ def test_killed_it_takes_its_processes_along(empty: Path) -> None:
     mark = uuid4().hex
     with started("--only", "asked again", "--only", "two workers", cwd=empty, env={"MARK": mark}) as process:
         assert process.stdout is not None
-        while "asked again" not in process.stdout.readline():
-            pass
+        assert any("asked again" in line for line in process.stdout)
         assert len(alive(mark)) == 4
         process.kill()
     assert gone(mark)
