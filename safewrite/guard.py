@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -139,7 +140,7 @@ class SafeWrite:
         )  # fmt: skip
 
         def decorate(fn: Callable[P, R]) -> Write[P, R]:
-            tool = declare(fn, options)
+            tool = declare(fn, options, sys._getframe(1))
             self._register(tool)
             return wrapper(Guard(self, tool), CallOptions())
 

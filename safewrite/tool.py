@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import typing
@@ -16,6 +15,15 @@ from safewrite.dependency import NO_PROMISES, Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, MissingTarget
 from safewrite.shell.reply import Reading
+from safewrite.signature import (
+    attempt_parameter,
+    call_by_name,
+    converter,
+    names_around,
+    receiver,
+    resolved,
+    value_hint,
+)
 
 if typing.TYPE_CHECKING:
     from safewrite.ledger.codec import Codec
@@ -73,6 +81,8 @@ class Tool:
     is_async: bool
     reconcile: Callable[..., Any] | None = None
     reconcile_parameters: tuple[str, ...] = ()
+    around: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Local names that the hints use, where the tool was declared."""
     _hints: dict[str, Any] | None = field(default=None, repr=False)
     _adapters: dict[str, Any] = field(default_factory=dict, repr=False)
     _codec: Codec | None = field(default=None, repr=False)
@@ -98,11 +108,7 @@ class Tool:
     def hints(self) -> dict[str, Any]:
         """The resolved hints; those that cannot be resolved are left out, and their values taken as they are."""
         if self._hints is None:
-            try:
-                self._hints = typing.get_type_hints(self.fn, include_extras=True)
-            except Exception:
-                raw = inspect.get_annotations(self.fn)
-                self._hints = {k: v for k, v in raw.items() if not isinstance(v, str)}
+            self._hints = resolved(self.fn, self.around)
         return self._hints
 
     @property
@@ -126,7 +132,7 @@ class Tool:
         if self._codec is None:
             from safewrite.ledger.codec import Codec
 
-            self._codec = Codec(_plain_value(self.hints.get("return", inspect.Signature.empty)))
+            self._codec = Codec(value_hint(self.hints.get("return", inspect.Signature.empty)))
         return self._codec
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class Tool:
             return value
         adapter = self._adapters.get(name)
         if adapter is None:
-            adapter = self._adapters[name] = _adapter(hint, self.signature.parameters[name].kind)
+            adapter = self._adapters[name] = converter(hint, self.signature.parameters[name].kind)
         return adapter(value)
 
     def content(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +175,7 @@ class Tool:
         elif isinstance(target, _AllArguments):
             names, chosen = tuple(content), content
         else:
-            chosen = _call_by_name(target, content)
+            chosen = call_by_name(target, content)
         if is_missing(chosen):
             raise MissingTarget(tool=self.name, parameters=names)
         try:
@@ -199,8 +205,11 @@ class Tool:
 # Declaring ---------------------------------------------------------------------------------------------------
 
 
-def declare(fn: Callable[..., Any], options: Options) -> Tool:
-    """Check a declaration and return its tool.  Raises `ConfigurationError`, which says what to write instead."""
+def declare(fn: Callable[..., Any], options: Options, place: types.FrameType | None = None) -> Tool:
+    """Check a declaration and return its tool; `place` is the frame in which it stands.
+
+    Raises `ConfigurationError`, which says what to write instead.
+    """
     if isinstance(fn, staticmethod | classmethod):
         kind = type(fn).__name__
         raise ConfigurationError(f"`@sw.write` stands above `@{kind}`. Write `@{kind}` above `@sw.write`.")
@@ -218,20 +227,21 @@ def declare(fn: Callable[..., Any], options: Options) -> Tool:
             tool=name,
         )
     whole = inspect.signature(fn)
-    attempt = _attempt_parameter(fn, whole)
+    around = names_around(fn, place)
+    attempt = attempt_parameter(fn, whole, around)
     signature = whole.replace(parameters=[p for p in whole.parameters.values() if p.name != attempt])
-    receiver = _receiver(fn, signature)
     tool = Tool(
         fn,
         name,
         options,
         signature,
         attempt,
-        receiver,
+        receiver(fn, signature),
         options.dependency or NO_PROMISES,
         seconds(options.timeout, name="timeout", allow_none=True),
         seconds(options.idle, name="idle", allow_none=True, none_means="it may be silent"),
         inspect.iscoroutinefunction(fn),
+        around=around,
     )
     _check_names(tool)
     _check_values(tool)
@@ -261,24 +271,6 @@ def check_reconcile(tool: Tool, fn: Callable[..., Any]) -> tuple[str, ...]:
                 tool=tool.name,
             )
     return tuple(p.name for p in parameters if p.name in known)
-
-
-def _attempt_parameter(fn: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    from safewrite.attempt import Attempt
-
-    for p in signature.parameters.values():
-        hint = p.annotation
-        named = isinstance(hint, str) and hint.rpartition(".")[2] == "Attempt"
-        if hint is Attempt or named or (p.name == "attempt" and hint is p.empty):
-            if p.kind is p.POSITIONAL_ONLY:
-                raise ConfigurationError(f"`{p.name}` of `{fn.__qualname__}` must not be positional-only.")
-            return p.name
-    return None
-
-
-def _receiver(fn: Callable[..., Any], signature: inspect.Signature) -> str | None:
-    first = next(iter(signature.parameters), None)
-    return first if first in ("self", "cls") and "." in fn.__qualname__ else None
 
 
 def _check_names(tool: Tool) -> None:
@@ -353,58 +345,7 @@ def _check_values(tool: Tool) -> None:
         refuse("in_thread", o.in_thread, "A coroutine function runs on its event loop: leave it out.")
 
 
-# Values ------------------------------------------------------------------------------------------------------
-
-
-def _adapter(hint: Any, kind: Any) -> Callable[[Any], Any]:
-    from pydantic import ConfigDict, TypeAdapter
-    from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
-
-    def as_it_is(value: Any) -> Any:
-        return value
-
-    if kind is inspect.Parameter.VAR_POSITIONAL:
-        hint = tuple[hint, ...]
-    elif kind is inspect.Parameter.VAR_KEYWORD:
-        hint = dict[str, hint]
-    try:
-        return TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python
-    except PydanticSchemaGenerationError:
-        return as_it_is
-    except PydanticUserError:  # a type that brings its own configuration
-        pass
-    try:
-        return TypeAdapter(hint).validate_python
-    except PydanticUserError:
-        return as_it_is
-
-
-def _plain_value(hint: Any) -> Any:
-    """Return the type of the value: of `Applied[T] | StillRunning`, T; of an unannotated function, nothing."""
-    from safewrite import verdicts
-
-    kinds = (verdicts.Applied, verdicts.GoalMet)
-    empty = (verdicts.NotApplied, verdicts.GoalNotMet, verdicts.StillRunning, verdicts.Inconclusive)
-    if typing.get_origin(hint) in kinds:
-        return typing.get_args(hint)[0]
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [_plain_value(a) for a in typing.get_args(hint) if a not in empty]
-        return functools.reduce(lambda a, b: a | b, parts) if parts else inspect.Signature.empty
-    return inspect.Signature.empty if hint in (*kinds, *empty) else hint
-
-
-def _call_by_name(fn: Callable[..., object], content: Mapping[str, Any]) -> object:
-    """Call a target function with the arguments that it names; with one unknown name, with all of them."""
-    parameters = inspect.signature(fn).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return fn(**content)
-    names = [p.name for p in parameters]
-    if all(n in content for n in names):
-        return fn(**{n: content[n] for n in names})
-    if len(names) == 1:
-        return fn(dict(content))
-    missing = [n for n in names if n not in content]
-    raise ConfigurationError(f"the target function takes `{missing[0]}`, which is no parameter of the tool.")
+# Waiting -----------------------------------------------------------------------------------------------------
 
 
 _DEFAULT_WAIT: Wait | None = None

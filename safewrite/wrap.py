@@ -14,6 +14,7 @@ from safewrite.deadline import Deadline
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError, IntentMismatch, MissingTarget, SafeWriteError
 from safewrite.outcome import Outcome
+from safewrite.signature import own_globals
 from safewrite.told import value_or_error
 from safewrite.tool import check_reconcile
 
@@ -196,7 +197,7 @@ def _dressed(guard: Guard, made: Callable[..., Any], hints: dict[str, Any]) -> A
     """
     fn, tool = guard.tool.fn, guard.tool
     clothed: Any = types.FunctionType(
-        made.__code__, fn.__globals__, fn.__name__, made.__defaults__, made.__closure__
+        made.__code__, own_globals(fn), fn.__name__, made.__defaults__, made.__closure__
     )
     clothed.__kwdefaults__ = made.__kwdefaults__
     clothed.__qualname__, clothed.__module__, clothed.__doc__ = fn.__qualname__, fn.__module__, fn.__doc__

@@ -80,6 +80,8 @@ CODES: Final[Mapping[str, str]] = {
     "budget_spent": "No time was left to look.",
     "cancelled_before_start": "The call was cancelled before the body began.",
     "cancelled_inside": "The body cancelled itself, which says nothing about the other side.",
+    "call_cancelled": "The call was cancelled between two of its steps, and was told nothing.",
+    "call_interrupted": "The program was interrupted between two steps of the call, which was told nothing.",
     "candidate_without_object_id": "The read offered a candidate without an object id.",
     "classified": "The dependency's own `classify` said so.",
     "classify_failed": "The dependency's own `classify` raised an error.",
@@ -99,6 +101,7 @@ CODES: Final[Mapping[str, str]] = {
     "no_candidate": "Every object that was found is another intent's, by its own reply or key.",
     "no_reconcile": "There is no reconcile function to ask.",
     "no_thread_in_time": "No thread began the body in time.",
+    "not_awaited": "The body was a coroutine that a decorator hid, so nobody awaited it.",
     "not_applied": "The body said so itself: it returned NotApplied.",
     "not_recorded": "The ledger could not store the outcome.",
     "object_of_another_intent": "The object that was found is another intent's.",
@@ -223,6 +226,8 @@ def _worth(fact: ReadEnded, before: State, after: State) -> str:
 
 
 def _refused(fact: Refused) -> str:
+    if fact.reason.startswith("call_"):  # cut off, not refused: it may have sent before
+        return explain(fact.reason)
     names = f"They differ in {', '.join(f'`{name}`' for name in fact.names)}." if fact.names else ""
     other = f"The other intent is {fact.other}." if fact.other is not None else ""
     return _joined(

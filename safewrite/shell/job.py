@@ -306,8 +306,8 @@ class Job:
         lease = self.intent.state.lease if self.intent is not None else None
         return self.attempt is not None or (lease is not None and lease.call == self.id)
 
-    def leave(self, reason: str) -> Command:
-        """Record that this call ends in the middle, so that its claim and its lease hold up nobody."""
+    def leave(self, how: str) -> Command:
+        """Record that this call was `how` ("cancelled", "interrupted"), so that its claim and lease hold up nobody."""
         attempt, self.attempt = self.attempt, None
         try:
             found = self.ledger.attempt(attempt.id) if attempt is not None else None
@@ -315,9 +315,9 @@ class Job:
             return Nothing("X1")
         if found is not None:
             self.intent, number = found
-            return self.withheld(number, reason, over=True)
+            return self.withheld(number, f"{how}_before_start", over=True)
         if self.unfinished:
-            return self.record(Refused(reason), over=True)
+            return self.record(Refused(f"call_{how}"), over=True)
         return Nothing("N2")
 
     def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:

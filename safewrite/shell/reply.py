@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from safewrite.core import evidence
 from safewrite.core.events import Finding, OutcomeState, Verdict
+from safewrite.errors import ConfigurationError
 from safewrite.verdicts import Applied, GoalMet, GoalNotMet, Inconclusive, NotApplied, StillRunning
 
 
@@ -58,8 +60,22 @@ def read_value(value: object, reading: Reading) -> Reply:
             return Reply(Finding(OutcomeState.UNKNOWN, "still_running", running=True))
         case Inconclusive(reason):
             return Reply(Finding(OutcomeState.UNKNOWN, reason or "inconclusive"))
+    if inspect.isawaitable(value):
+        return _not_awaited(value)
     declared = _declared(value, reading) or _judged(value, reading)
     return Reply(declared or evidence.from_value(value), value)
+
+
+def _not_awaited(value: object) -> Reply:
+    """A body that was to be awaited, hidden by a decorator between it and the guard: it has not even begun."""
+    error = ConfigurationError(
+        "the tool returned something to await, so its body is a coroutine that a plain decorator hides. "
+        "Put `@sw.write` below that decorator, or make the decorator a coroutine function."
+    )
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
+        return Reply(Finding(OutcomeState.NOT_APPLIED, "not_awaited", again=True), error=error)
+    return Reply(Finding(OutcomeState.UNKNOWN, "not_awaited"), error=error)
 
 
 def _declared(result: object, reading: Reading) -> Finding | None:
