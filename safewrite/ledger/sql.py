@@ -95,7 +95,7 @@ class Ledger:
 
     def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
         """Look and claim as one step: nobody else writes meanwhile."""
-        identity, key = ticket.identity, storable(ticket.identity.key)
+        identity, key, now = ticket.identity, storable(ticket.identity.key), self._now()
         seen = unit.rows(unit.sql.look, {"key": key, "wish": identity.wish})
         rows = [IntentRow._make(found) for found in seen]
         own = next((row for row in rows if row.key == key), None)
@@ -105,7 +105,7 @@ class Ledger:
             call = _of_content(ticket, call, intent)
         else:
             salt = os.urandom(16)
-            intent = unwritten(identity, dict(ticket.fingerprint(salt)), salt, self._now())
+            intent = unwritten(identity, dict(ticket.fingerprint(salt)), salt, now)
         call = replace(call, others=others) if others else call
         command = step(intent.state, Event(at, Asked(), call))[1]
         if isinstance(command, Send):
@@ -115,7 +115,7 @@ class Ledger:
         else:
             return Appended(intent, command)
         contents = {ARGUMENTS: ticket.arguments} if own is None else {}
-        return append(unit, intent, Event(at, fact, call), meta, contents, self._now())
+        return append(unit, intent, Event(at, fact, call), meta, contents, now)
 
     def record(
         self,

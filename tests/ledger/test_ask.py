@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from safewrite.core.commands import Answer, AnswerKind, Read, ReadOther, Run, Wait, Watch
 from safewrite.core.events import (
     Delivered,
+    Ended,
     GaveUp,
     Promises,
     ReadEnded,
@@ -21,7 +24,7 @@ from safewrite.core.events import (
 from safewrite.core.state import State
 from safewrite.ledger.model import Identity, subject
 from safewrite.ledger.sql import Ledger
-from tests.ledger.driver import REJECTED, UNKNOWN, Caller, moment
+from tests.ledger.driver import APPLIED, REJECTED, UNKNOWN, Caller, moment
 
 
 def events(caller: Caller, intent_id: str) -> list[str]:
@@ -44,7 +47,7 @@ def test_the_first_call_claims_attempt_one_and_records_it(caller: Caller) -> Non
         intent.fingerprint,
     )
     assert stored.salt == intent.salt
-    assert stored.created_at == pytest.approx(intent.created_at)
+    assert stored.created_at == pytest.approx(intent.created_at, abs=1e-6)
 
 
 def test_a_replay_is_answered_from_the_record_without_writing(caller: Caller) -> None:
@@ -68,6 +71,35 @@ def test_a_replay_by_the_call_that_sent_is_its_own_outcome(caller: Caller) -> No
     assert isinstance(mine[1], Answer)
     assert isinstance(theirs[1], Answer)
     assert (mine[1].replayed, theirs[1].replayed) == (False, True)
+
+
+def test_a_goal_that_was_met_is_replayed_as_unproven(caller: Caller) -> None:
+    """An applied outcome that nobody can attribute says so every time: it is folded, not projected."""
+    intent, _ = caller.ask()
+    caller.tell(intent, Ended(1, APPLIED, goal=True))
+    intent, command = caller().ask(at=5.0)
+    assert isinstance(command, Answer)
+    assert (command.kind, command.attributable, intent.whole) == (AnswerKind.VALUE, False, True)
+
+
+def test_an_outcome_that_nobody_was_told_is_told_with_a_row(caller: Caller) -> None:
+    """A webhook brought it while nobody waited: the first caller to be told leaves a row."""
+    intent, _ = caller.ask()
+    caller.tell(intent, Delivered(1), at=2.0, quiet=True)
+    _, command = caller().ask(at=5.0)
+    assert isinstance(command, Answer)
+    assert events(caller, intent.id) == ["claimed", "delivered", "answered"]
+
+
+def test_what_another_machine_projected_is_folded_anew(caller: Caller, path: Path) -> None:
+    """The columns are trusted for a replay only if this version of the machine drew them."""
+    caller.write()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE safewrite_intent SET machine = 0")
+    db.close()
+    intent, command = caller().ask(at=5.0)
+    assert isinstance(command, Answer)
+    assert intent.whole
 
 
 def test_a_fact_about_a_replayed_intent_is_folded_from_its_rows(caller: Caller) -> None:
@@ -211,6 +243,17 @@ def test_one_answered_before_this_intent_began_is_another_wish_fulfilled(caller:
     intent, command = later.ask(at=10.0)
     assert isinstance(command, Run)
     intent, _ = later.end(intent, replace(REJECTED, again=True, status=429), at=11.0)
+    _, command = later(turn="2").ask(at=40.0)
+    assert command == Run("R1", 2)
+
+
+def test_what_is_added_to_an_answered_intent_does_not_make_it_newer(caller: Caller) -> None:
+    """It was told when it was told: a webhook that repeats it later changes nothing for other turns."""
+    done = caller.write()
+    later = caller(turn="2")
+    intent, _ = later.ask(at=10.0)
+    later.end(intent, replace(REJECTED, again=True, status=429), at=11.0)
+    caller.tell(done, Delivered(1), at=12.0, quiet=True)
     _, command = later(turn="2").ask(at=40.0)
     assert command == Run("R1", 2)
 

@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from safewrite.core.commands import Run
-from safewrite.core.events import OutcomeState
+from safewrite.core.events import GaveUp, OutcomeState
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import store as store_module
 from safewrite.ledger.sql import Ledger
@@ -150,6 +151,42 @@ def test_a_commit_that_failed_indeed_does_not_count(open_ledger: Callable[..., L
         caller.ask()
     assert reason(caught) == "ledger_io"
     assert ledger.find(caller.identity.key) is None
+
+
+def test_another_s_row_in_its_place_is_not_taken_for_ours(open_ledger: Callable[..., Ledger]) -> None:
+    """The commit took no effect, and another process was faster: its row has our number, but not our hash."""
+    ledger, other = open_ledger(), open_ledger()
+    caller = Caller(ledger)
+    intent, _ = caller.ask()
+
+    def fault(sql: str, raw: Any) -> None:
+        if sql == "COMMIT":
+            raw.execute("ROLLBACK")
+            replace(caller, ledger=other).tell(intent, GaveUp(1, "timeout"))
+            raise error_of(sqlite3.SQLITE_IOERR_FSYNC)
+
+    break_writer(ledger, fault)
+    error = failure(lambda: caller.end(intent, at=3.0))
+    assert error is not None
+    assert [row["event"] for row in ledger.rows(intent.id)] == ["claimed", "gave_up"]
+    after, _ = caller.end(intent, at=3.0)
+    assert after.state.revision == 3
+
+
+def test_reading_goes_aside_where_the_writing_connection_is_busy(open_ledger: Callable[..., Ledger]) -> None:
+    """The connection that writes does not wait by itself; one that only reads does."""
+    ledger = open_ledger()
+    done = Caller(ledger).write()
+    held = ledger._store._own().writer
+    assert held is not None
+    assert held.raw.execute("PRAGMA busy_timeout").fetchone() == (0,)
+
+    def fault(sql: str, raw: Any) -> None:
+        raise error_of(sqlite3.SQLITE_BUSY_RECOVERY, "database is locked")
+
+    break_writer(ledger, fault)
+    assert ledger.find(done.id) is not None
+    assert len(ledger._store._own().readers) == 1
 
 
 def test_a_commit_that_nobody_can_look_up_is_a_refusal(
