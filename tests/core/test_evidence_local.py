@@ -308,15 +308,65 @@ def test_a_refusal_that_comes_as_an_answer_is_unknown() -> None:
             assert Finding(UNKNOWN, "connection_error") == from_exception(exc)
 
 
-def test_an_error_that_a_stream_kept_for_its_reader_is_of_the_transfer() -> None:
-    """A transport that gives the reader an error without its first frames (uvloop does)."""
+@pytest.mark.parametrize("way", ["read", "readline", "readexactly", "drain"])
+def test_an_error_that_a_stream_kept_for_its_user_is_of_the_transfer(way: str) -> None:
+    """A transport may give a stream an error without its first frames (uvloop does)."""
 
     async def body() -> None:
+        loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
+        transport, protocol = await loop.create_connection(
+            lambda: asyncio.StreamReaderProtocol(reader), "127.0.0.1", server.port
+        )
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         reader.set_exception(ConnectionRefusedError())
-        await reader.readexactly(1)
+        ways: dict[str, Callable[[], Any]] = {
+            "read": lambda: reader.read(1),
+            "readline": reader.readline,
+            "readexactly": lambda: reader.readexactly(1),
+            "drain": writer.drain,
+        }
+        try:
+            await ways[way]()
+        finally:
+            transport.close()
 
-    assert Finding(UNKNOWN, "connection_error") == ending(lambda: asyncio.run(body()))
+    with wire(silent) as server:
+        assert ending(lambda: asyncio.run(body())) == Finding(UNKNOWN, "connection_error")
+
+
+class Unreachable(socket.socket):
+    """A socket whose connect is answered late, by a router that knows no way."""
+
+    def getsockopt(self, *_: Any) -> Any:
+        return errno.EHOSTUNREACH
+
+
+def test_a_connect_that_fails_late_is_never_sent() -> None:
+    """The loop asks the socket how its connect went, and raises the answer itself."""
+
+    async def body() -> None:
+        with Unreachable() as one:
+            one.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", port))
+
+    with closed_port() as port:
+        assert ending(lambda: asyncio.run(body())) == never("connect_failed")
+
+
+class TwoAddresses(asyncio.SelectorEventLoop):
+    """A loop for which every host has two addresses."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (f"127.0.0.{n}", port)) for n in (1, 2)]
+
+
+def test_several_addresses_that_all_fail_are_never_sent() -> None:
+    """The loop makes one error of the errors of all addresses."""
+    with closed_port() as port, asyncio.Runner(loop_factory=TwoAddresses) as runner:
+        exc = raised(lambda: runner.run(asyncio.open_connection("somewhere", port)))
+    assert str(exc).startswith("Multiple exceptions")
+    assert from_exception(exc) == never("connect_failed")
 
 
 def test_a_connect_that_fails_after_a_redirect_of_the_standard_library_is_unknown() -> None:
