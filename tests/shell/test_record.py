@@ -1,0 +1,323 @@
+"""What a call leaves behind: a row for everything that happened, no secret in any of them, and each object once."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+
+import safewrite
+from safewrite import Applied, Attempt, IntentMismatch, SafeWrite
+from safewrite.testing import ManualClock
+from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, rows
+from tests.shell.remote import DROP, LOSE, REFUSE, Remote, fail, reject
+
+pytestmark = pytest.mark.usefixtures("run", "clock")
+
+
+def events(sw: SafeWrite, outcome: Any) -> list[str]:
+    """Return what the rows of an intent record, oldest first."""
+    return [row["event"] for row in rows(sw, outcome)]
+
+
+# Rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_write_leaves_a_claim_and_an_ending(shell: Shell, tool: Tools, sw: SafeWrite) -> None:
+    """Two rows, written before the send and after it; a replay adds none."""
+    cancel = tool(sw)
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert events(sw, outcome) == ["claimed", "ended"]
+    shell.call(cancel, "sub_1")
+    assert events(sw, outcome) == ["claimed", "ended"]
+
+
+def test_the_claim_stands_before_the_body_runs(
+    shell: Shell, remote: Remote, sw: SafeWrite, database: Path
+) -> None:
+    """Whoever looks from the body, on a connection of his own, sees it."""
+    seen: list[Any] = []
+
+    async def cancel(sub_id: str, attempt: Attempt) -> str:
+        with closing(sqlite3.connect(database)) as connection:
+            seen.extend(connection.execute("SELECT event, attempt_id FROM safewrite_audit").fetchall())
+        assert [row[1] for row in seen] == [attempt.id]
+        return await remote.write(sub_id, attempt)
+
+    shell.call(sw.write(target="sub_id")(shell.colours(cancel)), "sub_1")
+    assert [row[0] for row in seen] == ["claimed"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "expected"),
+    [
+        ((LOSE,), {}, ["claimed", "ended", "read_ended"]),
+        ((DROP,), {"dependency": SETTLES}, ["claimed", "ended", "read_ended", "claimed", "ended"]),
+        ((REFUSE,), {}, ["claimed", "ended", "claimed", "ended"]),
+        ((reject(),), {}, ["claimed", "ended"]),
+        ((LOSE,), {"read": None, "dependency": KEYED}, ["claimed", "ended", "claimed", "ended"]),
+    ],
+    ids=["read back", "proven absent", "refused", "rejected", "key recognised"],
+)
+def test_every_attempt_and_every_read_has_its_row(
+    steps: Any,
+    options: dict[str, Any],
+    expected: list[str],
+    shell: Shell,
+    remote: Remote,
+    tool: Tools,
+    sw: SafeWrite,
+) -> None:
+    """Nothing that was sent or looked at goes unrecorded, with the rule that decided what came next."""
+    cancel = tool(sw, **options)
+    remote.next(*steps)
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert events(sw, outcome) == expected
+    assert all(row["rule"] for row in rows(sw, outcome))
+    assert len(attempts(sw, outcome)) == len(remote.attempts) == outcome.attempts
+    assert sw.ledger.verify(outcome.intent_id) == ()
+
+
+def test_refusals_have_rows_too(shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite) -> None:
+    """A mismatch, a spent deadline, an unknown told again: each call that sent nothing says why."""
+    cancel = tool(sw, read=None)
+    remote.next(LOSE)
+    first = shell.call(cancel.outcome, "sub_1", amount=1)
+    with pytest.raises(IntentMismatch):
+        shell.call(cancel, "sub_1", amount=2)
+    shell.call(cancel.outcome, "sub_1", amount=1)
+    with safewrite.turn(2):
+        second = shell.call(cancel.outcome, "sub_1", amount=1)
+    assert events(sw, first).count("refused") >= 2
+    assert {"blocked", "refused"} <= set(events(sw, second))
+
+
+def test_a_call_refused_for_time_is_on_record(
+    shell: Shell, tool: Tools, sw: SafeWrite, clock: ManualClock
+) -> None:
+    """Although nothing was ever sent for it."""
+    cancel = tool(sw)
+    deadline = safewrite.Deadline(1.0)
+    clock.advance(5.0)
+    outcome = shell.call(cancel.options(deadline=deadline).outcome, "sub_1")
+    assert (outcome.state, events(sw, outcome), outcome.attempts) == ("not_applied", ["refused"], 0)
+
+
+def test_a_row_says_who_asked_and_through_what(
+    shell: Shell, tool: Tools, open_sw: Callable[..., SafeWrite]
+) -> None:
+    """Agent, worker, trace and dependency stand in the rows."""
+    sw = open_sw(worker="worker-7")
+    cancel = tool(sw, dependency=KEYED)
+    with safewrite.run("r5", agent="planner"), safewrite.turn(1):
+        outcome = shell.call(cancel.outcome, "sub_1")
+    text = str(rows(sw, outcome))
+    assert all(word in text for word in ("worker-7", "planner", outcome.trace, "billing"))
+
+
+# Secrets -----------------------------------------------------------------------------------------------------------
+
+
+class Settings(BaseModel):
+    """Something with a secret inside."""
+
+    host: str
+    secret: SecretStr
+
+
+TOKENS = ("ghp_0123456789abcdefghijABCDEFGHIJ012345", "hunter2-argument", "hunter2-nested", "hunter2-url")
+
+
+def test_no_secret_reaches_the_ledger_or_the_log(
+    shell: Shell, sw: SafeWrite, remote: Remote, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Declared, secret by type at any depth, or recognised in an exception's text: none is written anywhere."""
+    caplog.set_level(logging.DEBUG)
+    seen: list[Any] = []
+
+    async def deploy(app: str, token: str, settings: Settings, key: SecretStr, attempt: Attempt) -> str:
+        seen.append((token, settings.secret.get_secret_value(), key.get_secret_value()))
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("token",))(shell.colours(deploy))
+    remote.next(fail(RuntimeError(f"401 for {TOKENS[0]} at https://u:{TOKENS[3]}@host")))
+    arguments = {"token": TOKENS[1], "settings": Settings(host="h", secret=SecretStr(TOKENS[2]))}
+    outcome = shell.call(tool.outcome, "app_1", key=SecretStr(TOKENS[1]), **arguments)
+    assert seen == [(TOKENS[1], TOKENS[2], TOKENS[1])]
+    sw.close()
+    written = b"".join(path.read_bytes() for path in database.parent.glob(f"{database.name}*"))
+    told = f"{caplog.text}{outcome!r}{outcome.for_model()}{outcome.error}"
+    for token in TOKENS:
+        assert token.encode() not in written
+        assert token not in told
+    assert b"app_1" in written
+
+
+def test_a_redacted_argument_may_change_from_call_to_call(
+    shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """A renewed token is the same wish: replayed, not a mismatch."""
+
+    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("token",))(shell.colours(deploy))
+    shell.call(tool, "a", token="first")
+    assert shell.call(tool.outcome, "a", token="second").replayed
+    assert remote.count() == 1
+
+
+@pytest.mark.parametrize(("second", "sent"), [("first", 2), ("other", 1)])
+def test_an_open_attempt_is_sent_again_under_its_key_only_with_the_same_redacted_arguments(
+    second: str, sent: int, shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """The payload under one key never changes; what the ledger does not know is compared by its digest."""
+    tokens: list[str] = []
+
+    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+        tokens.append(token)
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("token",), dependency=KEYED, max_attempts=1)(shell.colours(deploy))
+    remote.next(DROP)
+    assert shell.call(tool.outcome, "a", token="first").state == "unknown"
+    outcome = shell.call(tool.outcome, "a", token=second)
+    assert outcome.state == ("applied" if sent == 2 else "unknown")
+    assert tokens == ["first"] * sent
+
+
+def test_recovery_says_which_argument_it_lacks_and_sends_nothing(
+    shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """What was redacted cannot be sent from the record; it can be read."""
+
+    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("token",), dependency=KEYED, max_attempts=1)(shell.colours(deploy))
+    remote.next(DROP)
+    shell.call(tool.outcome, "a", token="first")
+    found = sw.recover(resend=True) if shell.plain else shell.call(sw.arecover, resend=True)
+    assert "token" in found.problems[0].problem
+    assert len(remote.attempts) == 1
+
+
+# Objects -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def create(shell: Shell, sw: SafeWrite, remote: Remote) -> Callable[..., Any]:
+    """Makes a tool that creates tickets, whose read offers the objects that `found` holds."""
+
+    def declare(found: list[Any], **options: Any) -> Any:
+        async def create(title: str, attempt: Attempt) -> Applied[str]:
+            await remote.write(title, attempt)
+            return Applied("made", object_id=f"t-{remote.count()}")
+
+        async def read(title: str) -> Any:
+            return list(found)
+
+        options = {"target": "title", "dependency": SETTLES, "name": "create", "max_attempts": 1, **options}
+        tool = sw.write(**options)(shell.colours(create))
+        tool.reconcile(shell.colours(read))
+        return tool
+
+    return declare
+
+
+def test_an_object_proves_one_intent_only(shell: Shell, remote: Remote, create: Callable[..., Any]) -> None:
+    """The ticket of turn 1 is no evidence for the one that turn 2 lost: proven not applied, since it is claimed."""
+    tool = create([Applied("old", object_id="t-1")])
+    assert shell.call(tool, "Disk full") == "made"
+    remote.next(DROP)
+    with safewrite.turn(2):
+        outcome = shell.call(tool.outcome, "Disk full")
+    assert (outcome.state, outcome.evidence) == ("not_applied", "reconciled")
+    assert remote.count() == 1
+
+
+def test_a_free_object_proves_the_intent_that_lost_its_answer(
+    shell: Shell, remote: Remote, create: Callable[..., Any]
+) -> None:
+    """One open intent, one object that nobody has claimed: that is it."""
+    tool = create([Applied("found", object_id="t-1")])
+    remote.next(LOSE)
+    outcome = shell.call(tool.outcome, "Disk full")
+    assert (outcome.state, outcome.value, outcome.attributable) == ("applied", "found", True)
+
+
+def test_fewer_objects_than_open_intents_prove_nothing(
+    shell: Shell, remote: Remote, create: Callable[..., Any]
+) -> None:
+    """Two runs may have made it, and there is one: nobody can tell whose."""
+    found: list[Any] = []
+    tool = create(found, dependency=None)
+    remote.next(LOSE, DROP)
+    shell.call(tool.outcome, "Disk full")
+    found.append(Applied("found", object_id="t-1"))
+    with safewrite.run("r2"), safewrite.turn(1):
+        outcome = shell.call(tool.outcome, "Disk full")
+    assert (outcome.state, outcome.reason) == ("unknown", "too_few_candidates")
+
+
+def test_a_candidate_without_an_object_id_proves_nothing(
+    shell: Shell, remote: Remote, create: Callable[..., Any]
+) -> None:
+    """A list offers objects, so each must say which it is."""
+    tool = create([Applied("found")])
+    remote.next(LOSE)
+    outcome = shell.call(tool.outcome, "Disk full")
+    assert (outcome.state, outcome.reason) == ("unknown", "candidate_without_object_id")
+
+
+def test_an_empty_list_says_that_there_is_none(
+    shell: Shell, remote: Remote, create: Callable[..., Any]
+) -> None:
+    """Settled, and nothing of ours is there: not applied."""
+    tool = create([])
+    remote.next(DROP)
+    assert shell.call(tool.outcome, "Disk full").state == "not_applied"
+
+
+def test_two_writes_answered_with_one_object_raise_an_alarm_and_both_stand(
+    shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """A collision on a direct response never fails the write."""
+    alarms: list[str] = []
+    sw.on_alarm(lambda alert: alarms.append(alert.kind))
+
+    async def create(title: str, attempt: Attempt) -> Applied[str]:
+        await remote.write(title, attempt)
+        return Applied("made", object_id="t-1")
+
+    tool = sw.write(target="title", dependency=SETTLES)(shell.colours(create))
+    assert shell.call(tool, "a") == "made"
+    assert shell.call(tool, "b") == "made"
+    assert alarms == ["object_collision"]
+
+
+def test_an_alarm_callback_that_fails_harms_nobody(
+    shell: Shell, sw: SafeWrite, remote: Remote, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; the write stands, and the other callbacks are called."""
+    alarms: list[Any] = []
+
+    @sw.on_alarm
+    def broken(alert: Any) -> None:
+        raise ZeroDivisionError
+
+    sw.on_alarm(alarms.append)
+
+    async def charge(card: str) -> str:
+        return await remote.write(card)
+
+    tool = sw.write(target="card", dependency=KEYED)(shell.colours(charge))
+    assert shell.call(tool, "c1") == "c1 done"
+    assert [a.kind for a in alarms] == ["key_not_carried"]
+    assert "an alarm callback failed" in caplog.text
