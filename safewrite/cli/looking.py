@@ -11,6 +11,7 @@ from safewrite.cli import views
 from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import existing
 from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Url, session
+from safewrite.cli.output import note
 
 if TYPE_CHECKING:
     from safewrite.audit.records import Record
@@ -85,13 +86,15 @@ def show(
 ) -> None:
     """Show one intent, its attempts, and every row with its rule.
 
-    A trace shows every intent that the call wrote to.
+    A trace shows every intent that the call wrote to. Rows that were altered are told on standard error, and end the
+    command with 1.
     """
     from safewrite.audit.queries import Audit
 
     given = session(context, url, as_json=as_json, no_color=no_color)
     with existing(given.url) as ledger:
         found = Audit(ledger).find(reference)
+        flaws = [(intent.key, flaw) for intent in found for flaw in ledger.verify(intent.id)]
     if not found:
         raise Stop(
             f"Nothing in the ledger has the key, id or trace `{reference}`. `safewrite runs` and "
@@ -100,11 +103,16 @@ def show(
         )
     if as_json:
         given.output.document({"intents": _dicts(found)})
-        return
-    for place, intent in enumerate(found):
-        if place:
-            given.output.lines("")
-        views.intent(given.output, intent)
+    else:
+        for place, intent in enumerate(found):
+            if place:
+                given.output.lines("")
+            views.intent(given.output, intent)
+    for key, flaw in flaws:
+        where = f"row {flaw.sequence}" if flaw.sequence else "its summary"
+        note(f"{key}, {where}: {flaw.detail}. Somebody has altered the ledger.")
+    if flaws:
+        raise typer.Exit(Exit.PROBLEM)
 
 
 def unknown(

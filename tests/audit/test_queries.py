@@ -79,6 +79,7 @@ def test_a_quiet_write_is_on_record_from_claim_to_value(sw: SafeWrite) -> None:
     assert {row.trace for row in found.rows} == {outcome.trace}
     (attempt,) = found.attempts
     assert (attempt.number, attempt.outcome, attempt.ended) == (1, "applied", True)
+    assert {(row.attempt, row.attempt_id) for row in found.rows} == {(1, attempt.id)}
     assert attempt.trace == outcome.trace
 
 
@@ -562,6 +563,24 @@ def test_rows_that_cannot_be_read_are_told_and_the_rest_stands(path: Path, sw: S
         found = sw.audit.intent(outcome.key)
         assert found is not None
         assert found.rows[1].happened.startswith("This row cannot be read: ")
+
+
+def test_an_open_intent_without_a_row_that_can_be_read_is_listed_all_the_same(
+    path: Path, sw: SafeWrite
+) -> None:
+    """Who takes its rows away does not make it disappear."""
+    cancel = lose(sw, BOUND)
+    with turn():
+        outcome = cancel.outcome("sub_1")
+    with closing(sqlite3.connect(path)) as ledger, ledger:
+        ledger.execute("DROP TRIGGER safewrite_audit_no_update")
+        ledger.execute("UPDATE safewrite_audit SET body = ''")
+    (one,) = sw.audit.unknown()
+    assert (one.key, one.attempts, one.reason) == (outcome.key, 0, "")
+    found = sw.audit.intent(outcome.key)
+    assert found is not None
+    assert (one.since, found.outcome) == (found.created_at, "unknown")
+    assert found.summary.startswith("Row 1, 2 cannot be read")
 
 
 def test_what_was_hashed_counts_not_the_columns_drawn_from_it(path: Path, sw: SafeWrite) -> None:

@@ -11,6 +11,7 @@ import pytest
 import safewrite
 from safewrite import SafeWrite
 from tests.cli.conftest import Command, Filled
+from tests.cli.test_opening import change
 
 
 def test_runs_are_listed_in_numbers_the_newest_first(run: Command, filled: Filled) -> None:
@@ -151,6 +152,36 @@ def test_a_target_of_several_parts_is_shown_as_it_is(run: Command, filled: Fille
     )
     shown = run("show", filled.keys["closed"], "--url", filled.url, "--json").document["intents"][0]
     assert shown["target"] == {"account": "acme", "year": 2025}
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_rows_that_were_altered_are_told_beside_what_they_say(
+    run: Command, filled: Filled, options: tuple[str, ...]
+) -> None:
+    """An auditor is not shown altered rows as if they were whole: each flaw is a line, and the exit code is 1."""
+    assert run("show", filled.keys["lost"], "--url", filled.url, *options).code == 0
+    change(
+        filled.path,
+        "DROP TRIGGER safewrite_audit_no_update",
+        "UPDATE safewrite_audit SET body = replace(body, 'unknown', 'applied') WHERE sequence = 2",
+    )
+    done = run("show", filled.keys["lost"], "--url", filled.url, *options)
+    assert done.code == 1
+    assert done.out
+    first, *others = [line for line in done.err.splitlines() if "is gone" not in line]
+    assert first.startswith(f"safewrite: {filled.keys['lost']}, row 2: ")
+    assert first.endswith("Somebody has altered the ledger.")
+    assert all(line.startswith("safewrite: sw1_") for line in others)
+    assert run("show", filled.keys["closed"], "--url", filled.url).code == 0
+
+
+def test_a_summary_that_was_altered_is_told(run: Command, filled: Filled) -> None:
+    """The intent's own row is no row of the chain, and is named so."""
+    change(filled.path, "UPDATE safewrite_intent SET outcome = 'not_applied' WHERE outcome = 'unknown'")
+    done = run("show", filled.keys["lost"], "--url", filled.url)
+    assert done.code == 1
+    assert "its summary: " in done.err
+    assert done.out.startswith("outcome  unknown\n")
 
 
 def test_what_is_not_there_is_an_error(run: Command, filled: Filled) -> None:

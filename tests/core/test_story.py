@@ -515,7 +515,9 @@ def test_every_rule_is_in_the_book_and_in_use() -> None:
     assert {rule[0] for rule in RULES} == set(GROUPS)
 
 
-@pytest.mark.parametrize("module", ["core/machine.py", "core/objects.py", "shell/reply.py", "calls.py"])
+@pytest.mark.parametrize(
+    "module", ["core/machine.py", "core/objects.py", "shell/reply.py", "shell/sync.py", "shell/aio.py"]
+)
 def test_every_reason_has_a_sentence(module: str) -> None:
     """A code that a caller or an auditor can meet is explained."""
     codes = constants(module, r"[a-z]+(_[a-z]+)+")
