@@ -30,7 +30,6 @@ class _Variables(BaseSettings):
     busy_timeout: float | None = None
     connect_timeout: float | None = None
     statement_timeout: float | None = None
-    max_attempts: int | None = None
     idle: float | None = None
     keepalive: float | None = None
     backstop: float | None = None

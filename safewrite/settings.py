@@ -64,7 +64,6 @@ class Settings:
     busy_timeout: float
     connect_timeout: float
     statement_timeout: float
-    max_attempts: int
     idle: float
     keepalive: float
     backstop: float
@@ -227,7 +226,6 @@ _CATALOGUE = (
     _Known("busy_timeout", 5.0, _zero_or_more, "how long to wait for a lock of the ledger (SQLite)"),
     _Known("connect_timeout", 5.0, _positive, "how long to wait for a connection to the ledger"),
     _Known("statement_timeout", 5.0, _positive, "how long one statement of the ledger may take"),
-    _Known("max_attempts", 3, _count, "the most attempts that one call makes"),
     _Known(
         "idle", 300.0, _positive, "how long work that can report progress may be silent before it is given up"
     ),

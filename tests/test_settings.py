@@ -26,7 +26,6 @@ DEFAULTS = {
     "busy_timeout": 5.0,
     "connect_timeout": 5.0,
     "statement_timeout": 5.0,
-    "max_attempts": 3,
     "idle": 300.0,
     "keepalive": 20.0,
     "backstop": 30.0,
@@ -44,7 +43,6 @@ TEXTS = {
     "busy_timeout": "1.5",
     "connect_timeout": "3",
     "statement_timeout": "4",
-    "max_attempts": "1",
     "idle": "60",
     "keepalive": "5",
     "backstop": "10",
@@ -106,23 +104,23 @@ def test_no_file_gives_a_setting(tmp_path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_argument_beats_tool_beats_environment_beats_default() -> None:
     """The nearest origin wins, and what it overrode is told, the nearest first."""
-    environ = {"SAFEWRITE_MAX_ATTEMPTS": "7"}
-    resolved = resolve_settings({"max_attempts": 9}, environ, tool={"max_attempts": 8})
-    found = row(resolved, "max_attempts")
-    assert resolved.max_attempts == 9
+    environ = {"SAFEWRITE_THREADS": "7"}
+    resolved = resolve_settings({"threads": 9}, environ, tool={"threads": 8})
+    found = row(resolved, "threads")
+    assert resolved.threads == 9
     assert found.origin == "argument"
-    assert found.overrode == (("tool", 8), ("environment", 7), ("default", 3))
-    assert row(resolve_settings({}, environ, tool={"max_attempts": 8}), "max_attempts").origin == "tool"
-    assert row(resolve_settings({}, environ), "max_attempts").origin == "environment"
+    assert found.overrode == (("tool", 8), ("environment", 7), ("default", 64))
+    assert row(resolve_settings({}, environ, tool={"threads": 8}), "threads").origin == "tool"
+    assert row(resolve_settings({}, environ), "threads").origin == "environment"
 
 
 def test_a_tool_is_laid_between() -> None:
     """`for_tool` overrides the environment, not an argument, and leaves the settings it came from alone."""
-    resolved = resolve_settings({"grace": 2}, {"SAFEWRITE_MAX_ATTEMPTS": "7"})
-    of_tool = resolved.for_tool({"max_attempts": 1, "grace": 3, "threads": None})
-    assert (of_tool.max_attempts, of_tool.grace, of_tool.threads) == (1, 2.0, 64)
+    resolved = resolve_settings({"grace": 2}, {"SAFEWRITE_THREADS": "7"})
+    of_tool = resolved.for_tool({"threads": 1, "grace": 3, "keepalive": None})
+    assert (of_tool.threads, of_tool.grace, of_tool.keepalive) == (1, 2.0, 20.0)
     assert row(of_tool, "grace").overrode == (("tool", 3.0), ("default", 0.5))
-    assert resolved.max_attempts == 7
+    assert resolved.threads == 7
     assert of_tool.for_tool({}) == resolved
 
 
@@ -209,7 +207,7 @@ def test_an_empty_variable_is_not_set(name: str) -> None:
         ("STATEMENT_TIMEOUT", "inf", "Write a positive number of seconds"),
         ("THREADS", "abc", "Write a whole number, 1 or more."),
         ("THREADS", "2.5", "Write a whole number, 1 or more."),
-        ("MAX_ATTEMPTS", "0", "Write a whole number, 1 or more."),
+        ("THREADS", "0", "Write a whole number, 1 or more."),
         ("RESERVE_SHARE", "1", "Write a share from 0"),
         ("RESERVE_SHARE", "nan", "Write a share from 0"),
         ("RESERVE_SHARE", "half", "Write a share from 0"),
