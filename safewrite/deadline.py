@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Protocol
 
 from safewrite.durations import Duration, seconds
 from safewrite.errors import BudgetExhausted, ConfigurationError
@@ -16,6 +17,18 @@ from safewrite.shell.clock import clock
 
 outermost: ContextVar[Deadline | None] = ContextVar("safewrite_outermost", default=None)
 """The backstop around this code: it bounds no call, and stands still while one of the deadlines within does."""
+
+
+class Remaining(Protocol):
+    """A `Deadline` or an `Attempt`: something that says how long it goes on."""
+
+    def remaining(self) -> float:
+        """Return the seconds left, never negative."""
+        ...
+
+
+class LegNotSent(BudgetExhausted):
+    """Too little was left for one request, statement or other leg, so it was not sent."""
 
 
 class Leg(float):
@@ -130,7 +143,7 @@ class Deadline:
         left = self.remaining()
         if left >= minimum and left > 0.0:
             return left
-        raise BudgetExhausted(self.refusal(who, left, minimum), reason="budget_exhausted")
+        raise LegNotSent(self.refusal(who, left, minimum), reason="budget_exhausted")
 
     def refusal(self, who: str, left: float, minimum: float) -> str:
         """Return the words of a refusal: which number ran out, where it comes from, and who used it."""

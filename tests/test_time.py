@@ -439,3 +439,24 @@ def test_stepping_the_wall_clock_changes_no_deadline(monkeypatch: pytest.MonkeyP
         assert 17.0 < deadline.remaining() <= 18.0
     with freeze_time("1999-01-01"):
         assert 17.0 < deadline.remaining() <= 18.0
+
+
+@pytest.mark.parametrize(("single", "state"), [(True, "not_applied"), (False, "unknown")])
+def test_a_leg_refused_inside_a_body_was_not_sent(
+    sw: SafeWrite, clock: ManualClock, single: bool, state: str
+) -> None:
+    """The request was not sent; of the earlier ones of a body with several that says nothing."""
+
+    @sw.write(target="n", name="cancel", timeout=9.0, max_attempts=1, single_request=single, in_thread=False)
+    def cancel(n: int) -> None:
+        operation = Deadline.operation()
+        operation.leg("handshake")
+        clock.sleep(8.5)
+        operation.leg("call")
+
+    with safewrite.run("r1"), safewrite.turn(1):
+        outcome = cancel.outcome(1)
+    assert outcome.state == state
+    if single:
+        assert (outcome.reason, outcome.again) == ("leg_not_sent", True)
+        assert "leg `call`" in str(outcome.error.__cause__)

@@ -58,7 +58,7 @@ def from_exception(
         return SAID[said]
     if isinstance(exc, not_applied_on):
         return refused("declared_not_applied").finding()
-    if _nested(exc):
+    if _nested(exc) and find(exc, DEPENDENCIES) is None:
         return unknown("nested_write").finding()
     found = _shipped(exc, now_unix)
     if found.outcome is OutcomeState.UNKNOWN:

@@ -22,6 +22,7 @@ _SAID: Final[Mapping[str, str]] = {
     "earlier_request": "An earlier request of the same call may have been carried out.",
     "after_redirect": "The call was redirected before, and an earlier hop may have been carried out.",
     "tool_error": "A tool said that it failed, not whether it had acted before.",
+    "leg_not_sent": "Too little of the deadline was left for a request of the body, so it was not sent.",
     "response_unread": "A response was returned before its body was read to the end.",
     "error_beside_success": "The status says done, and an error was raised beside it.",
 }

@@ -171,6 +171,7 @@ TABLE: Final[Table] = {
     **{("requests", name): rule for name, rule in _REQUESTS.items()},
     **{("urllib3", name): rule for name, rule in _URLLIB3.items()},
     **{("aiohttp", name): rule for name, rule in _AIOHTTP.items()},
+    ("safewrite", "LegNotSent"): never_sent("leg_not_sent"),
     ("h11", "LocalProtocolError"): Rule(OutcomeState.UNKNOWN, "local_protocol_error", look=_illegal_header),
     ("h11", "RemoteProtocolError"): unknown("remote_protocol_error"),
     ("urllib", "HTTPError"): _HTTP_ERROR,

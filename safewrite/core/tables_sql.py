@@ -69,6 +69,7 @@ SQLITE: Final[Mapping[str, Rule]] = {
     "SQLITE_CONSTRAINT": refused("sql_constraint"),
     **dict.fromkeys(("SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_AUTH"), refused("sql_rejected")),
     **dict.fromkeys(("SQLITE_READONLY", "SQLITE_NOTADB"), refused("sql_rejected")),
+    "SQLITE_INTERRUPT": refused("sql_cancelled"),
     "SQLITE_IOERR": unknown("sqlite_io_error"),
     "SQLITE_FULL": unknown("sqlite_io_error"),
 }

@@ -511,7 +511,7 @@ def test_a_full_database_is_unknown(connection: sqlite3.Connection) -> None:
     assert Finding(UNKNOWN, "sqlite_io_error") == from_exception(exc)
 
 
-@pytest.mark.parametrize("name", ["SQLITE_IOERR_WRITE", "SQLITE_INTERRUPT", None, 5])
+@pytest.mark.parametrize("name", ["SQLITE_IOERR_WRITE", "SQLITE_SCHEMA", None, 5])
 def test_other_names_are_unknown(name: object) -> None:
     """I/O errors, what is not listed, and errors that the module makes up itself."""
     exc = sqlite3.OperationalError("x")
