@@ -240,6 +240,13 @@ def test_one_who_writes_for_ever_does_not_delay_the_return(tmp_path: Path) -> No
         await_that(lambda: not runs(pids(tmp_path)[0]))  # nobody reads its pipe any more
 
 
+def test_what_never_runs_dry_is_read_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where there is something to read at every look, the call returns."""
+    real = _command.Command._pump
+    monkeypatch.setattr(_command.Command, "_pump", lambda self, wait: real(self, wait) or wait == 0.0)
+    assert sh("echo done", tmp_path).stdout == "done\n"
+
+
 def test_at_the_limit_nothing_is_left_even_on_demand(platform: str, tmp_path: Path) -> None:
     """`leave=True` is for commands that end by themselves."""
     with pytest.raises(CommandTimeout):
@@ -447,7 +454,8 @@ def test_a_forked_child_that_ends_leaves_the_commands_of_its_parent(tmp_path: Pa
         import warnings; warnings.simplefilter("ignore")
         child = os.fork()
         if child == 0:
-            sys.exit(0)
+            from safewrite.adapters import _command
+            sys.exit(len(_command._running))
         assert os.waitpid(child, 0)[1] == 0
         open("go", "w").close()
         blocked.join()
@@ -535,12 +543,19 @@ def test_a_number_that_was_given_to_somebody_else_is_not_signalled(
     """Number and start time name a process; the number alone may be a stranger's by now."""
     if not handles:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda handle, number: sent.append(number))
     with subprocess.Popen(["sleep", "60"]) as stranger:
         seen = _family.read(stranger.pid)
         assert seen is not None
-        before = Process(seen.pid, "S", 1, seen.pid, seen.pid, seen.started - 1)
-        _family._send(before, signal.SIGKILL)
-        assert stranger.poll() is None
+        _family._send(Process(seen.pid, "S", 1, seen.pid, seen.pid, seen.started - 1), signal.SIGKILL)
+        assert sent == []
+        _family._send(seen, signal.SIGTERM)
+        assert sent == [signal.SIGTERM]
+        monkeypatch.undo()
+        if not handles:
+            monkeypatch.delattr(os, "pidfd_open", raising=False)
         _family._send(seen, signal.SIGKILL)
         assert stranger.wait() == -9
     _family._send(seen, signal.SIGKILL)  # it is gone: nothing happens
