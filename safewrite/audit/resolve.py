@@ -30,13 +30,14 @@ def resolve(ledger: Ledger, key: str, *, applied: bool, by: str, note: str) -> I
         raise ConfigurationError(
             f"No intent `{key}` is in the ledger, so nothing was recorded. `safewrite unknown` lists the open ones."
         )
-    if len(found) > 1:
-        keys = ", ".join(f"`{one.key}`" for one in found)
+    one, *more = found
+    if more:
+        keys = ", ".join(f"`{intent.key}`" for intent in found)
         raise ConfigurationError(
             f"`{key}` names several intents, so nothing was recorded. Name one by its key: {keys}."
         )
-    _refuse_known(found[0])
-    intent = ledger.load(found[0].id)
+    _refuse_known(one)
+    intent = ledger.load(one.id)
     assert intent is not None
     event = Event(clock().now(), Resolved(applied, who, why), promises=audit.promises(intent.id))
     ledger.record(intent, event, Meta(person=who))

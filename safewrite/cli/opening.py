@@ -37,9 +37,9 @@ def opened(url: str | None) -> Iterator[Ledger]:
 def existing(url: str | None) -> Iterator[Ledger]:
     """Yield a ledger that is there and up to date: it is neither made nor migrated here."""
     with opened(url) as ledger:
-        status = look(ledger)
+        status = there(ledger)
         if status.found != status.needed:
-            raise Stop(_absent(status), Exit.LEDGER)
+            raise Stop(f"{status.database}: {' '.join(status.problems)}", Exit.LEDGER)
         for problem in status.problems:
             note(f"{status.database}: {problem}")
         yield ledger
@@ -55,10 +55,14 @@ def look(ledger: Ledger) -> Status:
         raise Stop(str(error), Exit.LEDGER) from error
 
 
-def _absent(status: Status) -> str:
-    if status.found is not None:
-        return f"{status.database}: {' '.join(status.problems)}"
-    return (
-        f"There is no ledger in {status.database}. Name another one with `--url` or SAFEWRITE_DATABASE_URL, "
-        "or make one with `safewrite db upgrade`."
-    )
+ELSEWHERE = (
+    "Name another one with `--url` or SAFEWRITE_DATABASE_URL, or make one with `safewrite db upgrade`."
+)
+
+
+def there(ledger: Ledger, advice: str = ELSEWHERE) -> Status:
+    """Do as `look`; a database without a ledger in it ends the command as well, with advice."""
+    status = look(ledger)
+    if status.found is None:
+        raise Stop(f"There is no ledger in {status.database}. {advice}", Exit.LEDGER)
+    return status

@@ -14,7 +14,7 @@ import typer
 
 from safewrite.cli import views
 from safewrite.cli.exits import Exit, Stop
-from safewrite.cli.opening import look
+from safewrite.cli.opening import there
 from safewrite.cli.options import AsJson, NoColor, session
 from safewrite.cli.output import Output, clean
 
@@ -58,7 +58,8 @@ def recover(
         raise Stop(f"`{place}` names its own ledger: leave `--url` out.", Exit.USAGE)
     with contextlib.redirect_stdout(sys.stderr):
         sw = find(place)
-        look(sw.ledger)
+        # Made here, it would be empty: a wrong working directory would look like nothing to do.
+        there(sw.ledger, f"`{place}` names it: run this where the application runs, with its settings.")
         try:
             recovered = _recover(sw, resend=resend)
         finally:
@@ -122,7 +123,9 @@ def _there(module: Any, kind: type) -> str:
 
 def _called(place: str, factory: Callable[[], Any]) -> Any:
     if inspect.iscoroutinefunction(factory):
-        raise Stop(f"`{place}` is a coroutine function. Name a plain function that makes the SafeWrite.", Exit.USAGE)
+        raise Stop(
+            f"`{place}` is a coroutine function. Name a plain function that makes the SafeWrite.", Exit.USAGE
+        )
     try:
         return factory()
     except Exception as error:

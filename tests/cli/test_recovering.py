@@ -196,8 +196,18 @@ def test_a_module_in_a_package_is_found(run: Command, place: Path) -> None:
     (place / "pack" / "inner.py").write_text(
         'from safewrite import SafeWrite\nsw = SafeWrite("sqlite:///new.db")\n'
     )
-    (place / "new.db").touch()
+    assert run("db", "upgrade", "--url", "sqlite:///new.db").code == 0
     assert run("recover", "pack.inner:sw").out == "Nothing was open.\n"
+
+
+def test_a_ledger_that_is_not_there_is_not_made(run: Command, place: Path) -> None:
+    """Run in the wrong folder, it must not report that all is well."""
+    tools(place)
+    (place / "agent.db").unlink()
+    done = run("recover", "tools:sw")
+    assert (done.code, done.out) == (3, "")
+    assert f"There is no ledger in `{place / 'agent.db'}`" in done.err.splitlines()[-1]
+    assert not (place / "agent.db").exists()
 
 
 BAD = {
