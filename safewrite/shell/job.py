@@ -69,6 +69,10 @@ class Limits:
     """The body of a plain function runs in a thread that can be abandoned."""
 
 
+class _NoPlace(Exception):
+    """Every thread for bodies is taken."""
+
+
 class Host(Protocol):
     """Who owns the ledger."""
 
@@ -165,7 +169,7 @@ class Job:
             waits=self.waits,
             precondition=self._precondition(),
             same_payload=self.same_payload,
-            refusal=self._refused(),
+            refusal=self.refusal,
             looked_at=self.looked_at,
             beside_unknown=self.beside_unknown,
             quiet=self.quiet,
@@ -187,21 +191,18 @@ class Job:
         name = self.tool.options.precondition
         return name is not None and self.arguments.get(name) is not None
 
-    def _refused(self) -> str:
-        """Return why this call may not send; a body that needs a thread needs a place for it first."""
-        if not self.refusal and self.limits.threaded and self.sends and not self.place:
-            self.place = self.pool.reserve()
-            if not self.place:
-                return "pool_exhausted"
-        return self.refusal
-
     # Asking and recording --------------------------------------------------------------------------------
 
     def ask(self) -> Command:
         """Ask the machine what to do now; claims an attempt where it says so."""
         self.host.debts.settle(self.ticket.identity.key, self.ledger)
         at = clock().now()
-        self.intent, command = self.ledger.ask(self.ticket, self.facts(at), at, self.meta)
+        call = self.facts(at)
+        try:
+            self.intent, command = self.ledger.ask(self.ticket, call, at, self.meta)
+        except _NoPlace:
+            call = replace(call, refusal="pool_exhausted")
+            self.intent, command = self.ledger.ask(self.ticket, call, at, self.meta)
         for other in self._owners():
             if process.known_gone(other):
                 command = self.record(Gone(other))
@@ -230,8 +231,15 @@ class Job:
         return owners - {process.owner()}
 
     def claim(self, number: int, call: Call, at: Moment) -> Claimed:
-        """Return the fact that claims attempt `number`, and make the attempt that its body will be given."""
+        """Return the fact that claims attempt `number`, and make the attempt that its body will be given.
+
+        A body that needs a thread needs a place for it first: without one nothing is claimed.
+        """
         o = self.limits
+        if o.threaded and not self.place:
+            self.place = self.pool.reserve()
+            if not self.place:
+                raise _NoPlace
         reserve = reserve_of(call.left, reads=call.reads, share=o.share, floor=o.reserve_floor)
         limit = attempt_limit(call.left, o.timeout, reserve)
         self.attempt = Attempt(

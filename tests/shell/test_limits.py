@@ -236,10 +236,10 @@ def attempts_of(tool: Any, target: str) -> int:
 
 
 def test_an_exhausted_pool_beside_an_open_attempt_is_unknown(open_sw: Any, clock: ManualClock) -> None:
-    """The refusal is the reason, not the answer."""
+    """The refusal of a further attempt is the reason, not the answer."""
     shell, remote = Shell("plain"), Remote("plain")
     sw = open_sw(settings={"threads": 1})
-    cancel = Tools(shell, remote, open_sw)(sw, read=None, timeout=1.0)
+    cancel = Tools(shell, remote, open_sw)(sw, read=None, timeout=1.0, dependency=KEYED, max_attempts=1)
     remote.next(LATE)
     shell.call(cancel.outcome, "a")
     outcome = shell.call(cancel.outcome, "a")
