@@ -142,7 +142,7 @@ def test_every_list_has_its_place_on_a_terminal(on_terminal: Terminal, filled: F
     """Each reading command works there as well."""
     code, shown = on_terminal(*command.split(), "--url", filled.url, NO_COLOR="1")
     assert code == 0
-    assert {"runs": "run-2", "unknown": "1 unknown.", "settings": "max_attempts", "db check": "sw_0001"}[
+    assert {"runs": "run-2", "unknown": "1 unknown.", "settings": "statement_timeout", "db check": "sw_0001"}[
         command
     ] in shown
 
