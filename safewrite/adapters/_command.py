@@ -117,7 +117,7 @@ class Command:
         return self.order.grace + KILL_FOR + DRAIN_FOR + 1.0
 
     def run(self) -> Ending:
-        """Run to the end.  Raises `OSError` or `ValueError` if the program could not be started."""
+        """Run to the end.  Where the program could not be started, this raises, and `process` is None."""
         began = ticks()
         with selectors.DefaultSelector() as self._selector:
             _running.add(self)
@@ -256,8 +256,11 @@ class Command:
         finally:
             try:
                 self._firmly()
-            except BaseException:  # interrupted for the third time
-                self._family.signal(signal.SIGKILL)
+            except BaseException:  # interrupted for the third time, or unable to look
+                try:
+                    self._family.signal(signal.SIGKILL)
+                finally:
+                    self._family.last_resort()
                 raise
         return () if self._gone else self._family.left()
 

@@ -66,6 +66,10 @@ class Family(Protocol):
         """Signal all of them."""
         ...
 
+    def last_resort(self) -> None:
+        """Kill the group without looking, where looking failed or was interrupted."""
+        ...
+
     def left(self) -> tuple[int, ...]:
         """Return the numbers of those that still run."""
         ...
@@ -150,12 +154,21 @@ class Watched:
             if member.group != self._leader or not self._ours():
                 _send(member, number)
 
+    def last_resort(self) -> None:
+        """Kill the group, as long as the command was not reaped: this opens no file."""
+        if self._process is not None and self._process.returncode is None:
+            self.ended()
+            if not self._lost and may_signal_group(self._leader):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._leader, signal.SIGKILL)
+
     def left(self) -> tuple[int, ...]:
         """Return the numbers of those that still run."""
         return tuple(sorted(member.pid for member in self._members()))
 
     def reap(self) -> int | None:
         """Reap the command, and those that have become our children: in a container, we may be the init process."""
+        status = None if self._process is None else _status(self._process, 0)
         for pid, started in self._known.items():
             seen = read(pid) if pid != self._leader else None
             if (
@@ -166,7 +179,7 @@ class Watched:
             ):
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-        return None if self._process is None else _status(self._process, 0)
+        return status
 
     def _ours(self) -> bool:
         """Return whether the leader's number, and so that of group and session, is still the command's."""
@@ -205,8 +218,8 @@ class Watched:
             return False
         try:
             environment = (_PROC / str(process.pid) / "environ").read_bytes()
-        except OSError:  # gone, or another user's: then it is found by group or descent, or not at all
-            return False
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False  # gone, or another user's: then it is found by group or descent, or not at all
         found = self._token in environment
         if environment and not found:  # empty: it is about to become another program
             self._foreign.add(name)
@@ -247,6 +260,10 @@ class Grouped:
         """Signal the group, unless it was seen empty."""
         self._send(number)
 
+    def last_resort(self) -> None:
+        """Kill the group."""
+        self._send(signal.SIGKILL)
+
     def left(self) -> tuple[int, ...]:
         """Return the group's number if it has members: they are not known one by one."""
         return (self._group,) if self.alive() else ()
@@ -266,10 +283,13 @@ class Grouped:
 
 
 def read(pid: int) -> Process | None:
-    """Return one process, or None if there is none of that number."""
+    """Return one process, or None if there is none of that number, or it is hidden: then it is another user's.
+
+    Raises any other `OSError`: too many open files are no sign that a process is gone.
+    """
     try:
         stat = (_PROC / str(pid) / "stat").read_text(encoding="latin-1")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name in brackets may hold anything, brackets too: what follows the last one is regular.
     fields = stat.rpartition(")")[2].split()

@@ -180,6 +180,8 @@ def _run(command: Command) -> Ending:
     try:
         return command.run()
     except (OSError, ValueError) as error:
+        if command.process is not None:
+            raise  # it was started: what it did is unknown
         raise _not_started(command.order, error) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -26,6 +27,8 @@ from safewrite.adapters.subprocess import (
     arun_bounded,
     run_bounded,
 )
+from safewrite.core.events import OutcomeState
+from safewrite.core.evidence import from_exception
 from safewrite.shell.clock import ticks
 
 ON_LINUX = sys.platform == "linux"
@@ -509,6 +512,29 @@ def test_a_third_interrupt_still_kills(tmp_path: Path, monkeypatch: pytest.Monke
     await_that(lambda: not any(map(runs, pids(tmp_path))))
 
 
+@needs_proc
+def test_who_cannot_look_kills_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a file to spare nobody can be found: the group is killed, and what it did is unknown."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    real = Watched.ended
+
+    def ended(self: Watched) -> bool:
+        if said(tmp_path, 2):
+            monkeypatch.setattr(_family, "_processes", full)
+        return real(self)
+
+    monkeypatch.setattr(Watched, "ended", ended)
+    with pytest.raises(OSError, match="Too many") as caught:
+        sh(f"{STUBBORN} & {STUBBORN} & wait", tmp_path, timeout=1.5)
+    monkeypatch.undo()
+    assert not isinstance(caught.value, CommandNotStarted)
+    assert from_exception(caught.value).outcome is OutcomeState.UNKNOWN
+    await_that(lambda: not any(map(runs, pids(tmp_path))))
+
+
 # Others are left alone --------------------------------------------------------------------------------------------
 
 
@@ -529,6 +555,7 @@ def test_a_family_without_a_leader_signals_nobody(monkeypatch: pytest.MonkeyPatc
         family.signal(signal.SIGKILL)
         assert not family.alive()
         assert family.left() == ()
+        family.last_resort()
         assert family.reap() is None
         assert not family.adopted
     assert Grouped().ended()
