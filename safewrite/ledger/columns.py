@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from safewrite.core.events import Event, OutcomeState, Promises
+from safewrite.core.events import Event, Promises
 from safewrite.core.machine import MACHINE_VERSION
 from safewrite.core.state import AttemptState, State
 from safewrite.ledger.model import Identity
@@ -109,8 +109,7 @@ def intent_columns(state: State, event: Event, stamp: Stamp) -> dict[str, Any]:
         "evidence": state.evidence,
         "attributable": state.attributable,
         # As of this row: time alone can settle it later.
-        "may_still_land": state.outcome is not OutcomeState.NOT_APPLIED
-        and state.may_still_land(promises, event.at),
+        "may_still_land": state.may_still_land(promises, event.at),
         "epoch": state.epoch,
         "revision": state.revision,
         "attempts": dumps([_attempt(attempt) for attempt in state.attempts]),

@@ -142,6 +142,9 @@ def test_waiting_is_decided_under_the_lock(caller: Caller) -> None:
     caller.end(intent, replace(REJECTED, again=True, retry_after=3.0, status=429))
     _, command = caller.ask(at=2.0)
     assert isinstance(command, Wait)
+    other, _ = caller(turn="2").ask(at=2.5)
+    _, command = caller.ask(at=3.0)
+    assert command == ReadOther("T2", other.id)
 
 
 def test_other_content_in_the_same_turn_is_refused_and_recorded(caller: Caller) -> None:
@@ -348,6 +351,7 @@ def test_a_claim_that_is_asked_for_twice_counts_once(caller: Caller) -> None:
     intent, command = caller().ask(at=30.0)
     assert command == Run("R1", 2)
     assert [a.number for a in intent.state.attempts] == [1, 2]
+    assert caller.ledger.content(intent.id, 3, "arguments") is None
 
 
 def test_blocked_and_refused_rows_carry_who_asked(caller: Caller) -> None:

@@ -155,6 +155,19 @@ def test_closing_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPa
     held.close()
 
 
+def test_every_connection_is_durable_and_keeps_references(open_ledger: Callable[..., Ledger]) -> None:
+    """The one that writes and those that read have the same promises: full synchronisation, references held."""
+    ledger = open_ledger()
+    Caller(ledger).write()
+    ledger.open_intents()
+    own = ledger._store._own()
+    assert own.writer is not None
+    for held in (own.writer, *own.readers):
+        assert held.raw.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert held.raw.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    assert len(own.readers) == 1
+
+
 def test_closing_before_the_first_use(path: Path) -> None:
     """There is nothing to release."""
     ledger = Ledger(f"sqlite:///{path}")
