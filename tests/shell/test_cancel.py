@@ -382,13 +382,14 @@ def interrupt_at(step: int, call: Callable[[], Any]) -> tuple[bool, bool]:
                 raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()  # that of a measurement of coverage, which goes on afterwards
     sys.settrace(trace)
     try:
         call()
     except KeyboardInterrupt:
         return struck, True
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return struck, False
 
 
