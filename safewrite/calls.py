@@ -55,6 +55,8 @@ class Guard:
         """Carry out one call of a plain tool."""
         job = self.job(options, args, kwargs)
         try:
+            if self.sw.prepare():  # the first use makes the tables: that is not this call's time
+                job = self.job(options, args, kwargs)
             answer = sync.drive(job)
             if answer.kind is AnswerKind.OTHER and answer.other is not None:
                 job = self.sw.other(job, answer.other, quiet=False)
@@ -70,6 +72,9 @@ class Guard:
         threads = self.sw.threads
         job = self.job(options, args, kwargs)
         try:
+            if not self.sw.prepared:
+                await aio.shielded(threads, self.sw.prepare)
+                job = self.job(options, args, kwargs)
             answer = await aio.drive(job, threads)
             if answer.kind is AnswerKind.OTHER and (other := answer.other) is not None:
                 first = job

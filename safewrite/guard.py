@@ -81,6 +81,7 @@ class SafeWrite:
         self.max_stall = seconds(max_stall, name="max_stall", allow_none=True, allow_zero=True)
         self.schema = schema
         self.tools: dict[str, Tool] = {}
+        self.prepared = False
         self._ledger: Ledger | None = None
         self._lock = threading.Lock()
         self._alarms: list[Callable[[Any], None]] = []
@@ -181,6 +182,14 @@ class SafeWrite:
         ledger.on_alarm = self._alarm
         return ledger
 
+    def prepare(self) -> bool:
+        """Open the ledger and see to its tables, unless that is done; return whether there was something to do."""
+        if self.prepared:
+            return False
+        self.ledger.find("")
+        self.prepared = True
+        return True
+
     @property
     def threads(self) -> ThreadPoolExecutor:
         """The threads through which coroutines reach the ledger."""
@@ -266,6 +275,7 @@ class SafeWrite:
         """Let go of connections and idle threads; the next call opens them again."""
         with self._lock:
             ledger, self._ledger = self._ledger, None
+            self.prepared = False
         if ledger is not None:
             ledger.close()
         threads, self._threads = self._threads, None

@@ -7,6 +7,7 @@ being cancelled.  A body is a task of its own, so that it can be left to clean u
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -171,14 +172,14 @@ async def read(job: Job, threads: Executor) -> Command:
     if not job.knows_arguments:
         await shielded(threads, job.fetch)
     start = job.read_start()
-    call = job.read_body(start)
+    call, inside = job.read_body(start)
     if inspect.iscoroutinefunction(job.tool.reconcile):
-        return await _read_here(job, threads, start, call)
+        return await _read_here(job, threads, start, call, inside)
     if not job.pool.reserve():
         return await shielded(threads, lambda: job.read_ended(start, None, None, failed="pool_exhausted"))
     loop = asyncio.get_running_loop()
     future = loop.create_future()
-    work = job.pool.start(call, then=lambda: wake(loop, future))
+    work = job.pool.start(lambda: inside.run(call), then=lambda: wake(loop, future))
     try:
         in_time = await clock().wait_for(future, start.limit)
     except asyncio.CancelledError:
@@ -187,11 +188,13 @@ async def read(job: Job, threads: Executor) -> Command:
     return await shielded(threads, lambda: read_result(job, start, work if in_time else None))
 
 
-async def _read_here(job: Job, threads: Executor, start: Any, call: Callable[[], Any]) -> Command:
+async def _read_here(
+    job: Job, threads: Executor, start: Any, call: Callable[[], Any], inside: contextvars.Context
+) -> Command:
     async def ask() -> Any:
         return await call()
 
-    task = asyncio.ensure_future(ask())
+    task = asyncio.get_running_loop().create_task(ask(), context=inside)
     try:
         in_time = await clock().wait_for(task, start.limit)
         if not in_time:

@@ -274,7 +274,8 @@ class Job:
             _log.error("safewrite could not record %s of %s: %s", fact, self.ticket.identity.key, error)
             answer = self._unrecorded(event) if heard and not over else Nothing("X1")
             told = isinstance(answer, Answer) and answer.kind is AnswerKind.VALUE
-            owed = event if told else replace(event, over=True)  # the call ends here, whatever the fact leads to
+            # The call ends here, whatever the fact leads to.
+            owed = event if told else replace(event, over=True)
             self.host.debts.add(Debt(self.intent, owed, meta, contents or {}, candidates))
             return answer
         if heard:
@@ -393,13 +394,13 @@ class Job:
         limit = min(self.left(now), self.limits.timeout if self.limits.timeout is not None else inf)
         return ReadStart(now, state.revision, state.epoch, limit)
 
-    def read_body(self, start: ReadStart) -> Callable[[], Any]:
-        """Return the call of the reconcile function."""
+    def read_body(self, start: ReadStart) -> tuple[Callable[[], Any], contextvars.Context]:
+        """Return the call of the reconcile function, and the context that it runs in."""
         tool, state = self.tool, self.intent.state if self.intent is not None else None
         assert tool.reconcile is not None
         assert state is not None
         available = self._first_arguments()
-        newest = state.newest
+        newest, inside = state.newest, contextvars.copy_context()
         if newest is not None:
             available["attempt"] = Attempt(
                 id=newest.id,
@@ -408,6 +409,7 @@ class Job:
                 end=start.at.ticks + start.limit,
                 deadline_at=start.at.unix + start.limit,
             )
+            inside.run(context._attempt.set, available["attempt"])
         fn, names = tool.reconcile, tool.reconcile_parameters
 
         def call() -> Any:
@@ -416,7 +418,7 @@ class Job:
                 raise LookupError(f"`{missing[0]}` was redacted, so this read cannot be made from the record")
             return fn(**{n: available[n] for n in names})
 
-        return call
+        return call, inside
 
     def _first_arguments(self) -> dict[str, Any]:
         """Return the arguments of the first call, so that the payload under one key never changes.

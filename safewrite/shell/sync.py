@@ -169,9 +169,10 @@ def _grace(job: Job) -> float:
 def read(job: Job) -> Command:
     """Ask the reconcile function, in a thread, for no longer than it may take."""
     start = job.read_start()
+    call, inside = job.read_body(start)
     if not job.pool.reserve():
         return job.read_ended(start, None, None, failed="pool_exhausted")
-    work = job.pool.start(_in_any_colour(job.read_body(start)))
+    work = job.pool.start(lambda: inside.run(_in_any_colour(call)))
     try:
         ended = clock().wait(work.done, start.limit)
     except BaseException:

@@ -1,0 +1,53 @@
+"""The first call of a process, on a ledger that has no tables yet."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import safewrite
+from safewrite import Attempt, SafeWrite, current_attempt
+from safewrite.ledger import migrate
+
+
+def test_making_the_tables_is_not_the_first_calls_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow migration leaves a call that may take 0.2 s as much as any other."""
+    upgrade = migrate.upgrade
+
+    def slowly(*args: object, **kwargs: object) -> None:
+        upgrade(*args, **kwargs)  # type: ignore[arg-type]
+        time.sleep(0.3)
+
+    monkeypatch.setattr(migrate, "upgrade", slowly)
+    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
+
+        @sw.write(target="name", timeout=0.2)
+        def write(name: str, attempt: Attempt) -> float:
+            return attempt.remaining()
+
+        with safewrite.run("run"), safewrite.turn(1):
+            assert write.options(deadline=None)("a") > 0.1
+
+
+def test_a_reconciling_read_knows_its_attempt(tmp_path: Path) -> None:
+    """Code below a reconcile function finds the attempt, and the run, where a body would."""
+    seen = []
+    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
+
+        @sw.write(target="name", timeout=1.0)
+        def write(name: str) -> str:
+            raise TimeoutError
+
+        @write.reconcile
+        def _(name: str) -> safewrite.GoalMet[str]:
+            seen.append(current_attempt())
+            return safewrite.GoalMet("done")
+
+        with safewrite.run("run"), safewrite.turn(1):
+            assert write("a") == "done"
+            key = write.key("a")
+    assert [attempt.key for attempt in seen if attempt is not None] == [key]
