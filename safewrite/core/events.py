@@ -47,6 +47,8 @@ class Finding:
     """A stable code, such as `connect_refused`, `read_timeout`, `http_503`, `returned`."""
     again: bool = False
     """Not applied, and may be sent again without a read: never sent, 425, 429."""
+    unsent: bool = False
+    """The body says that nothing was sent, whether or not it could be sent again."""
     status: int | None = None
     """The HTTP status, where there was one."""
     retry_after: float | None = None

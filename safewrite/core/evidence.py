@@ -12,13 +12,25 @@ transport, or came while an earlier failure was being handled.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from safewrite.core import tables_http, tables_local, tables_rpc, tables_sql
 from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.matching import (
+    Link,
+    Table,
+    chain,
+    find,
+    keys,
+    never_sent,
+    peek,
+    refused,
+    take_back,
+    unknown,
+)
 from safewrite.core.phases import resent
 from safewrite.core.reasons import REASONS
-from safewrite.core.rules import Link, Table, chain, find, keys, never_sent, peek, refused, take_back, unknown
 from safewrite.core.statuses import from_reply, from_status
 
 __all__ = ["REASONS", "describe", "from_exception", "from_status", "from_value"]
@@ -28,7 +40,7 @@ TABLE: Final[Table] = {**DEPENDENCIES, **tables_local.TABLE}
 """(package, class name) -> row: the whole shipped table."""
 
 SAID: Final[Mapping[str, Finding]] = {
-    "not_sent": never_sent("not_sent").finding(),
+    "not_sent": replace(never_sent("not_sent").finding(), unsent=True),
     "rejected": refused("rejected").finding(),
 }
 """`_safewrite_finding` of an exception class that a body raises on purpose -> finding."""
@@ -55,7 +67,8 @@ def from_exception(
     """
     said = getattr(type(exc), "_safewrite_finding", None)
     if isinstance(said, str) and said in SAID:
-        return SAID[said]
+        # `NotSent(again=False)`: nothing was sent, nor would it be next time.
+        return replace(SAID[said], again=SAID[said].again and bool(getattr(exc, "again", True)))
     if isinstance(exc, not_applied_on):
         return refused("declared_not_applied").finding()
     if _nested(exc) and find(exc, DEPENDENCIES) is None:

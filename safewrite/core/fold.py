@@ -86,7 +86,7 @@ def _ended(s: State, f: Ended, e: Event) -> State:
     if a.ended:
         raise Impossible(f"the body of attempt {f.number} has ended already")
     evidence = "late_response" if _is_late(s, a, e.at) else "response"
-    if found.outcome is _NOT and found.again and found.status is None:
+    if found.outcome is _NOT and (found.unsent or (found.again and found.status is None)):
         evidence = "transport" if found.proof else "never_sent"
     if p.key_retention is not None and not f.key_carried and evidence not in ("never_sent", "transport"):
         s = _alarm(s, "key_not_carried", f"attempt {f.number} ended without its key having been read")

@@ -163,6 +163,8 @@ def _nothing_open(s: State, c: Call, now: Moment) -> Command:
         return _not_applied("K2", s, "key_burnt")
     if c.refusal:
         return _not_applied("B1", s, c.refusal)
+    if last is not None and last.call == c.id and last.evidence == "never_sent" and not last.again:
+        return _not_applied("B5", s, last.reason)
     if made >= c.sends:
         return _not_applied("B2", s, last.reason if last is not None else "not_sent")
     pause = _pace(last, c, now, made) if last is not None else 0.0
@@ -298,7 +300,8 @@ def withhold(state: State, number: int, call: Call, now: Moment) -> str:
         return "superseded"
     if state.outcome is not OutcomeState.UNKNOWN:
         return "decided_meanwhile"
-    if a.lease.left(now, -skew) <= 0.0:
+    # From the claim on, by this process's own clock: the lease began no earlier, by whatever clock it is compared.
+    if a.claimed_at.seconds_to(now, -skew) >= a.lease.length:
         return "lease_lost"
     if call.left <= 0.0 or (a.deadline_at is not None and a.deadline_at <= now.unix):
         return "deadline_passed"

@@ -17,7 +17,7 @@ from enum import StrEnum
 from types import CodeType, FrameType, TracebackType
 from typing import Final
 
-from safewrite.core.rules import causes, chain, package, peek
+from safewrite.core.matching import causes, chain, package, peek
 
 
 class Phase(StrEnum):

@@ -1,152 +1,69 @@
-"""How a row of the evidence tables is written, and how the row for an exception is found.
+"""Every rule by its id, in words: stored with each decision, and the source of the reference page.
 
-A table maps (package, class name) to a `Rule`.  Classes are known by name along the method resolution order, so
-that nothing here imports the packages it classifies, and a renamed successor (`httpx2`) reads the same rows.
+Ids are kept for ever: they stand in audit rows.  The letter says which question the rule answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
-from safewrite.core.events import Finding, OutcomeState
+GROUPS: Final[dict[str, str]] = {
+    "N": "Nobody waits for an answer",
+    "M": "The call does not fit the record",
+    "A": "The write is applied, or an answer is noted",
+    "R": "An attempt is claimed",
+    "F": "An attempt is in flight elsewhere",
+    "P": "A person's word, and preconditions",
+    "D": "The dependency said no",
+    "K": "The dependency recognises the key",
+    "B": "The call may not, or cannot, send",
+    "S": "Nothing is open: send",
+    "L": "Something is open: look",
+    "W": "Wait",
+    "U": "It stays unknown",
+    "T": "Another intent with the same wish",
+    "X": "The ledger cannot be written",
+}
+"""The letter with which an id begins -> what its rules are about."""
 
-SUCCESSORS: Final[Mapping[str, str]] = {"httpx2": "httpx", "httpcore2": "httpcore"}
-"""Packages that carry on another one under a new name: new name -> the name in the tables."""
-
-CHAIN_LIMIT: Final = 100
-"""How many linked exceptions are looked at; a longer chain is cut there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One row: what the class alone proves, and where to look for more."""
-
-    outcome: OutcomeState
-    reason: str
-    again: bool = False
-    inner: Callable[[BaseException], BaseException | None] | None = None
-    """For wrappers: the exception inside, which is classified in place of the wrapper."""
-    look: Callable[[BaseException, float | None], Finding | None] | None = None
-    """Looks closer (the instance, wall time now); None from it: the row stands as it is."""
-
-    def finding(self) -> Finding:
-        """Return what the row says by itself."""
-        return Finding(self.outcome, self.reason, again=self.again)
-
-
-Table = Mapping[tuple[str, str], Rule]
-"""(package, class name) -> row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One exception of a chain, and how it hangs on the one before."""
-
-    role: str
-    """`""` for the first, else `caused by`, `while handling` or `member`."""
-    depth: int
-    exception: BaseException
-
-
-def never_sent(reason: str) -> Rule:
-    """Return a row for what cannot happen once a byte of the request has left: sending again needs no read."""
-    return Rule(OutcomeState.NOT_APPLIED, reason, again=True)
-
-
-def refused(reason: str) -> Rule:
-    """Return a row for a definite no that the same request would get again."""
-    return Rule(OutcomeState.NOT_APPLIED, reason)
-
-
-def unknown(reason: str) -> Rule:
-    """Return a row for what both worlds can raise."""
-    return Rule(OutcomeState.UNKNOWN, reason)
-
-
-def take_back(found: Finding, reason: str) -> Finding:
-    """Return a finding as unknown: what it proves about one request says nothing about the attempt."""
-    return replace(
-        found,
-        outcome=OutcomeState.UNKNOWN,
-        reason=reason,
-        again=False,
-        proof=False,
-        precondition_failed=False,
-    )
-
-
-def package(module: str) -> str:
-    """Return the package of a module's name, under the name that the tables use."""
-    root = module.partition(".")[0]
-    return SUCCESSORS.get(root, root)
-
-
-def keys(kind: type) -> Iterator[tuple[str, str]]:
-    """Return the table keys of a class, nearest first."""
-    for base in kind.__mro__:
-        yield package(base.__module__), base.__name__
-
-
-def find(exc: BaseException, table: Table) -> Rule | None:
-    """Return the row of the nearest listed class of `exc`, or None where no class of it is listed."""
-    return next((table[key] for key in keys(type(exc)) if key in table), None)
-
-
-def named(exc: BaseException, names: Mapping[tuple[str, str], str]) -> str | None:
-    """Return the entry for the nearest of the classes of `exc`, by (package, class name)."""
-    return next((names[key] for key in keys(type(exc)) if key in names), None)
-
-
-def chain(exc: BaseException) -> Iterator[Link]:
-    """Return `exc` and all that hangs on it: group members, causes and contexts, suppressed ones too.
-
-    Every exception comes once, however the links run; no more than `CHAIN_LIMIT` of them.
-    """
-    seen: set[int] = set()
-    waiting = [Link("", 0, exc)]
-    while waiting and len(seen) < CHAIN_LIMIT:
-        link = waiting.pop()
-        if id(link.exception) in seen:
-            continue
-        seen.add(id(link.exception))
-        yield link
-        waiting.extend(reversed(list(_hanging(link))))
-
-
-def causes(exc: BaseException) -> Iterator[BaseException]:
-    """Return `exc` and its chain of explicit causes: what one layer made of the error of the layer below.
-
-    Unlike `chain`, this never reaches an error of an earlier request.
-    """
-    seen: set[int] = set()
-    link: BaseException | None = exc
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__
-
-
-def peek(source: object, *names: str) -> object:
-    """Return the first of these attributes that is there and not None, else None; never raises."""
-    return next((value for value in map(partial(_attribute, source), names) if value is not None), None)
-
-
-def _attribute(source: object, name: str) -> object:
-    try:
-        value: object = getattr(source, name, None)
-    except Exception:  # a property of a foreign object may do anything
-        return None
-    return value
-
-
-def _hanging(link: Link) -> Iterator[Link]:
-    exc, depth = link.exception, link.depth + 1
-    if isinstance(exc, BaseExceptionGroup):
-        yield from (Link("member", depth, member) for member in exc.exceptions)
-    if exc.__cause__ is not None:
-        yield Link("caused by", depth, exc.__cause__)
-    if exc.__context__ is not None and exc.__context__ is not exc.__cause__:
-        yield Link("while handling", depth, exc.__context__)
+RULES: Final[dict[str, str]] = {
+    "N1": "Nobody waits for an answer: the fact is kept as evidence.",
+    "N2": "The caller is gone (cancelled, interrupted): the fact is recorded and the lease is free.",
+    "M1": "The intent is on record with other content: refused, naming the parameters that differ.",
+    "A1": "Some evidence says applied: that is the outcome, whatever else was heard.",
+    "A2": "An applied outcome that no caller has been told yet is noted as told before it is told.",
+    "A3": "A call that sends nothing and repeats no recorded outcome leaves a row that says why.",
+    "R1": "The attempt is durably claimed: its body may run.",
+    "F1": "An attempt is in flight elsewhere: wait for its record inside the deadline.",
+    "F2": "An attempt is in flight elsewhere, and this call does not wait: told so.",
+    "P1": "A person said that it was not applied: replayed, never sent.",
+    "D1": "The dependency said no to an attempt and nothing is open: told, and replayed later.",
+    "K2": "The dependency replays an error under this key: a further attempt cannot get through.",
+    "B1": "This call may not send (budget, pool, breaker) and nothing is open: not sent.",
+    "B2": "This call has made its attempts, and none was applied: not sent again.",
+    "B3": "What is left of the call is less than an attempt needs: not sent.",
+    "B4": "This call may not send, and an earlier attempt is open: unknown, with the refusal as its reason.",
+    "B5": "Nothing was sent, and sending again would not help, says the tool: not sent.",
+    "S1": "Nothing was sent for this intent yet: claim the first attempt.",
+    "S2": "Every attempt is known not to be applied: claim a further one.",
+    "K1": "The dependency recognises the key of every open attempt: sending again cannot apply twice.",
+    "P2": "Every open attempt carried the same precondition: sending again cannot apply twice.",
+    "L1": "An attempt is open: look before anything else.",
+    "L2": "Nothing can take effect any more since the last look: look again, for this one can prove absence.",
+    "L3": "The last look did not settle it and time is left: look again.",
+    "W1": "Not applied: wait as the strategy or the dependency says, then send again.",
+    "W2": "Open under K or P: wait as the strategy or the dependency says, then send again.",
+    "W3": "The open attempts settle inside the deadline: wait for that, never send before.",
+    "W4": "Wait before looking again.",
+    "U1": "Open, and there is no way to look: unknown.",
+    "U2": "Open, and no time is left to look: unknown.",
+    "U3": "Open, and looking did not settle it: unknown.",
+    "T1": "Another intent with the same wish is open: noted before it is looked at.",
+    "T2": "Another intent with the same wish is open: look at that one first.",
+    "T3": "Another intent with the same wish turned out applied: that is this call's answer.",
+    "T4": "Another intent with the same wish but other content turned out applied: not sent, naming it.",
+    "T5": "Another intent with the same wish stays open: unknown, nothing sent.",
+    "X1": "The ledger could not store the outcome, and it is not one that stays true: unknown.",
+    "X2": "The ledger cannot be read, so nobody knows what stands in it: unknown, and nothing was sent.",
+}
+"""Id -> the rule, in one sentence."""

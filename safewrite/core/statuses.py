@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from safewrite.core.events import Finding, OutcomeState
-from safewrite.core.rules import peek, take_back
+from safewrite.core.matching import peek, take_back
 
 APPLIED: Final = OutcomeState.APPLIED
 NOT_APPLIED: Final = OutcomeState.NOT_APPLIED

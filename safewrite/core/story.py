@@ -15,7 +15,7 @@ from safewrite.core.events import Event, Moment, OutcomeState, Promises, Refused
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import refold
 from safewrite.core.phrases import EVIDENCE, OUTCOMES, counted, decided, explain, happened, seconds
-from safewrite.core.rulebook import RULES
+from safewrite.core.rules import RULES
 from safewrite.core.state import State
 
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.matching import Rule, Table, causes, chain, named, never_sent, peek, refused, unknown
 from safewrite.core.phases import in_body, own_stream
-from safewrite.core.rules import Rule, Table, causes, chain, named, never_sent, peek, refused, unknown
 from safewrite.core.statuses import beside_error, from_reply
 
 REFUSED_STREAM: Final = 7

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.matching import Rule, Table, named, never_sent, unknown
 from safewrite.core.phases import Phase, phase_of
-from safewrite.core.rules import Rule, Table, named, never_sent, unknown
 
 CONNECTING: Final[Mapping[tuple[str, str], str]] = {
     ("builtins", "TimeoutError"): "connect_timeout",

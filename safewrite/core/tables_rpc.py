@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from safewrite.core.events import Finding, OutcomeState
-from safewrite.core.rules import Rule, Table, never_sent, peek, refused, take_back, unknown
+from safewrite.core.matching import Rule, Table, never_sent, peek, refused, take_back, unknown
 from safewrite.core.statuses import beside_error, from_status
 
 _APPLICATION = "INVALID_ARGUMENT NOT_FOUND ALREADY_EXISTS FAILED_PRECONDITION ABORTED OUT_OF_RANGE"

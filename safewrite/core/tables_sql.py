@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.matching import Rule, Table, never_sent, peek, refused, unknown
 from safewrite.core.phases import committing, ends_transaction, running_call
-from safewrite.core.rules import Rule, Table, never_sent, peek, refused, unknown
 
 STATES: Final[Mapping[str, Rule]] = {
     "08001": never_sent("sql_connect_failed"),

@@ -18,7 +18,7 @@ from safewrite.cli.app import app
 from safewrite.cli.exits import MEANINGS
 from safewrite.core import commands
 from safewrite.core.phrases import EVIDENCE
-from safewrite.core.rulebook import RULES
+from safewrite.core.rules import RULES
 from safewrite.ledger.rows import COMMANDS, FACTS
 from tests.cli.conftest import ROOT, Filled
 

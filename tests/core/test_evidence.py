@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safewrite.core import evidence, statuses, tables_http, tables_local, tables_rpc, tables_sql
 from safewrite.core.events import Finding, OutcomeState
 from safewrite.core.evidence import REASONS, describe, from_exception, from_value
-from safewrite.core.rules import CHAIN_LIMIT, chain
+from safewrite.core.matching import CHAIN_LIMIT, chain
 from safewrite.core.statuses import STATUSES
 
 APPLIED, NOT_APPLIED, UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
@@ -44,7 +44,7 @@ def test_what_the_body_says_on_purpose_decides_first() -> None:
     sent = NotSent("no stock")
     sent.__cause__ = httpx.ReadTimeout("")
     for options in ({}, {"single_request": False}, {"not_applied_on": (WriteError,)}):
-        assert Finding(NOT_APPLIED, "not_sent", again=True) == from_exception(sent, **options)
+        assert Finding(NOT_APPLIED, "not_sent", again=True, unsent=True) == from_exception(sent, **options)
         assert Finding(NOT_APPLIED, "rejected") == from_exception(Rejected(), **options)
 
 

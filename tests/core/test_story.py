@@ -36,7 +36,7 @@ from safewrite.core.events import (
     Withheld,
 )
 from safewrite.core.reasons import REASONS
-from safewrite.core.rulebook import GROUPS, RULES
+from safewrite.core.rules import GROUPS, RULES
 from safewrite.core.state import State
 from safewrite.core.story import Row, Story, tell
 

@@ -51,3 +51,25 @@ def test_a_reconciling_read_knows_its_attempt(tmp_path: Path) -> None:
             assert write("a") == "done"
             key = write.key("a")
     assert [attempt.key for attempt in seen if attempt is not None] == [key]
+
+
+@pytest.mark.parametrize(("again", "runs"), [(True, 3), (False, 1)])
+def test_what_was_not_sent_is_sent_again_unless_that_would_not_help(
+    tmp_path: Path, again: bool, runs: int
+) -> None:
+    """`NotSent(again=False)` ends the matter at once, and is told as not sent, not as a rejection."""
+    ran = []
+    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
+
+        @sw.write(target="name", wait=lambda _: 0.0)
+        def write(name: str) -> str:
+            ran.append(name)
+            raise safewrite.NotSent("no such program", again=again)
+
+        with safewrite.run("run"), safewrite.turn(1):
+            outcome = write.outcome("a")
+            assert (outcome.state, outcome.reason, outcome.sent) == ("not_applied", "not_sent", False)
+            assert len(ran) == runs
+            with pytest.raises(safewrite.WriteNotSent):  # the same turn again: claimed again
+                write("a")
+            assert len(ran) == 2 * runs
