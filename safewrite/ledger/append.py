@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from safewrite.core.commands import Command
 from safewrite.core.events import Alarmed, Event, ReadEnded
@@ -118,30 +119,21 @@ def _write(
     last = drafts[-1]
     value = contents.get(VALUE) if last.state.value_at == drafts[0].state.revision else intent.value
     written = replace(intent, state=last.state, head=head, value=value)
-    number = _settle(unit, intent, written, last.event, meta, len(drafts) - 1, now)
-    if number is None:
+    columns = _columns(intent, written, last.event, meta, len(drafts) - 1, now, unit)
+    about = {"intent_id": intent.id, "sequence": drafts[0].state.revision}
+    kept = [
+        {**about, "name": storable(name), "salt": salt, "text": storable(text)}
+        for name, (salt, text) in salted.items()
+    ]
+    if not unit.write(columns, rows, kept, new=intent.state.revision == 0):
         return None
-    for place, row in enumerate(rows):
-        unit.run(unit.sql.append, {**row, "id": number + place})
-    sequence = drafts[0].state.revision
-    for name, (salt, kept) in salted.items():
-        unit.run(
-            unit.sql.keep,
-            {
-                "intent_id": intent.id,
-                "sequence": sequence,
-                "name": storable(name),
-                "salt": salt,
-                "text": storable(kept),
-            },
-        )
     return written, Proof(intent.id, last.state.revision, head)
 
 
-def _settle(
-    unit: Unit, before: Intent, after: Intent, event: Event, meta: Meta, alarmed: int, now: float
-) -> int | None:
-    """Write the intent's row; return the number for its first new audit row, or None where it has moved on."""
+def _columns(
+    before: Intent, after: Intent, event: Event, meta: Meta, alarmed: int, now: float, unit: Unit
+) -> dict[str, Any]:
+    """Return what the intent's row is to say: all of it where it is new, else what moves on and from where."""
     columns = intent_columns(after.state, event, unit.stamp)
     columns |= {"head": after.head, "updated_at": unit.stamp(now)}
     if before.state.revision == 0:
@@ -152,7 +144,6 @@ def _settle(
             "alarms": alarmed,
             "created_at": columns["updated_at"],
         }
-        number = unit.row(unit.sql.create, columns)
     else:
         columns |= {
             "intent": before.id,
@@ -160,8 +151,7 @@ def _settle(
             "answered": after.state.answered,
             "alarmed": alarmed,
         }
-        number = unit.row(unit.sql.advance, columns)
-    return None if number is None else number[0]
+    return columns
 
 
 def _body(

@@ -58,10 +58,10 @@ class IntentRow(NamedTuple):
 _WIDTH = len(IntentRow._fields)
 
 
-def by_key(unit: Unit, key: str) -> Intent | None:
-    """Return the intent of a key, folded only if a replay needs more than its projection."""
+def by_key(unit: Unit, key: str) -> tuple[Intent | None, Moment | None]:
+    """Return the intent of a key, folded only if a replay needs more than its projection, and when that was read."""
     found = unit.row(unit.sql.by_key, {"key": key})
-    return None if found is None else _of(unit, found, fold=False)
+    return (None, None) if found is None else (_of(unit, found, fold=False), unit.moment(found[_WIDTH + 1]))
 
 
 def by_id(unit: Unit, intent_id: str) -> Intent | None:

@@ -83,9 +83,10 @@ class Ledger:
         """
         identity = ticket.identity
         try:
-            intent = self._store.read(lambda unit: lookup.by_key(unit, storable(identity.key)))
+            intent, lease_at = self._store.read(lambda unit: lookup.by_key(unit, storable(identity.key)))
             if intent is not None:
-                command = step(intent.state, Event(at, Asked(), _of_content(ticket, call, intent)))[1]
+                asked = Event(at, Asked(), _of_content(ticket, call, intent), lease_at)
+                command = step(intent.state, asked)[1]
                 if isinstance(command, Answer | Read | Watch | Run):
                     return intent, command
             appended = self._write(lambda unit: self._asked(unit, ticket, call, at, meta))
@@ -107,7 +108,8 @@ class Ledger:
             salt = os.urandom(16)
             intent = unwritten(identity, dict(ticket.fingerprint(salt)), salt, now)
         call = replace(call, others=others) if others else call
-        command = step(intent.state, Event(at, Asked(), call))[1]
+        lease_at = unit.moment()
+        command = step(intent.state, Event(at, Asked(), call, lease_at))[1]
         if isinstance(command, Send):
             fact: Fact = ticket.claim(command.number, call, at)
         elif isinstance(command, Note):
@@ -115,7 +117,7 @@ class Ledger:
         else:
             return Appended(intent, command)
         contents = {ARGUMENTS: ticket.arguments} if own is None else {}
-        return append(unit, intent, Event(at, fact, call), meta, contents, now)
+        return append(unit, intent, Event(at, fact, call, lease_at), meta, contents, now)
 
     def record(
         self,
@@ -174,12 +176,17 @@ class Ledger:
 
         return self._read(query)
 
-    def changed(self, intent: Intent) -> Intent | None:
-        """Return the intent as it stands, if it has moved on since it was read; else None, at little cost."""
+    def moved_on(self, intent: Intent) -> tuple[bool, Moment | None]:
+        """Return whether an intent has moved on since it was read, and the instant by which its lease is compared.
 
-        def query(unit: Unit) -> Intent | None:
+        The instant is `None` where that is the worker's own clock.
+        """
+
+        def query(unit: Unit) -> tuple[bool, Moment | None]:
             found = unit.row(unit.sql.revision, {"id": intent.id})
-            return lookup.by_id(unit, intent.id) if found and found[0] != intent.state.revision else None
+            return (
+                (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
+            )
 
         return self._read(query)
 

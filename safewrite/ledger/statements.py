@@ -38,6 +38,9 @@ VERSION_TABLE = "safewrite_alembic_version"
 _INSERTING: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert}
 """How each database inserts a row unless it is there."""
 
+_CLOCKS: dict[str, ColumnElement[Any]] = {}
+"""What reads a database's clock, in Unix seconds, where leases are compared by it."""
+
 _NOT_APPLIED: ColumnElement[Any] = literal_column("'not_applied'")
 """Written out, like the condition of the index that it must match."""
 
@@ -76,7 +79,7 @@ class Statements:
     """The compiled texts.  Parameters are named as the columns are, or as each line says."""
 
     by_key: Statement
-    """:key -> the intent, and the text of its value."""
+    """:key -> the intent, the text of its value, and the database's clock if leases are compared by it."""
     by_id: Statement
     """:id -> the intent, and the text of its value."""
     look: Statement
@@ -98,7 +101,7 @@ class Statements:
     bodies: Statement
     """:intent -> sequence and body of its rows, in order."""
     revision: Statement
-    """:id -> the intent's revision."""
+    """:id -> the intent's revision, and the database's clock if leases are compared by it."""
     content: Statement
     """:intent, :sequence, :name -> salt and text."""
     contents: Statement
@@ -124,7 +127,12 @@ def statements(dialect: Dialect) -> Statements:
         func.coalesce(func.max(audit.c.id), literal_column("0")) + literal_column("1")
     ).scalar_subquery()
     inserting = _INSERTING[dialect.name]
-    texts = {**_reading(), **_writing(next_row), **_objects(inserting), "schema": _schema()}
+    texts = {
+        **_reading(_CLOCKS.get(dialect.name, null())),
+        **_writing(next_row),
+        **_objects(inserting),
+        "schema": _schema(),
+    }
     return Statements(**{name: _compiled(statement, dialect) for name, statement in texts.items()})
 
 
@@ -151,7 +159,7 @@ def _same(column: Any, name: str | None = None) -> Any:
     return column == bindparam(name or column.name)
 
 
-def _reading() -> dict[str, Any]:
+def _reading(clock: ColumnElement[Any]) -> dict[str, Any]:
     with_value = select(intent, content.c.text).select_from(
         intent.outerjoin(
             content,
@@ -173,11 +181,11 @@ def _reading() -> dict[str, Any]:
         audit.c.event != literal_column("'ended'"),
     )
     return {
-        "by_key": with_value.where(_same(intent.c.key)),
+        "by_key": with_value.add_columns(clock).where(_same(intent.c.key)),
         "by_id": with_value.where(_same(intent.c.id)),
         "look": _look(),
         "bodies": select(audit.c.sequence, audit.c.body).where(of_intent).order_by(audit.c.sequence),
-        "revision": select(intent.c.revision).where(_same(intent.c.id)),
+        "revision": select(intent.c.revision, clock).where(_same(intent.c.id)),
         "content": select(content.c.salt, content.c.text).where(
             content.c.intent_id == bindparam("intent"), _same(content.c.sequence), _same(content.c.name)
         ),

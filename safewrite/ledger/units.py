@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from safewrite.core.events import Moment
 from safewrite.ledger.statements import Statement, Statements
+
+Columns = Mapping[str, Any]
+"""A row to be written, by the names of its columns."""
 
 
 class Trouble(Exception):
@@ -49,6 +53,26 @@ class Unit:
     def run(self, statement: Statement, parameters: Mapping[str, Any]) -> None:
         """Run a statement that returns nothing."""
         self.connection.execute(statement.text, statement.places(parameters))
+
+    def write(
+        self, intent: Columns, rows: Sequence[Columns], contents: Sequence[Columns], *, new: bool
+    ) -> bool:
+        """Write an intent's row, what led to it, and the contents of that; False: it has moved on meanwhile."""
+        number = self.row(self.sql.create if new else self.sql.advance, intent)
+        if number is None:
+            return False
+        for place, row in enumerate(rows):
+            self.run(self.sql.append, {**row, "id": number[0] + place})
+        for kept in contents:
+            self.run(self.sql.keep, kept)
+        return True
+
+    def moment(self, reading: Any = None) -> Moment | None:  # noqa: ARG002
+        """Return the instant by the clock that leases are compared with, where that is not the worker's own.
+
+        `reading` is what a statement read of that clock; without it, what the unit began with.
+        """
+        return None
 
     def rows(self, statement: Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement and return all its rows."""

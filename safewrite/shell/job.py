@@ -211,12 +211,12 @@ class Job:
     def in_flight(self) -> bool:
         """Return whether an attempt elsewhere still holds the lease, nothing new is on record, and time is left."""
         assert self.intent is not None
-        newer = self.ledger.changed(self.intent)
+        newer, lease_at = self.ledger.moved_on(self.intent)
         lease, now = self.intent.state.lease, clock().now()
-        if newer is not None or lease is None or self.left(now) <= 0.0:
+        if newer or lease is None or self.left(now) <= 0.0:
             return False
         gone = process.known_gone(lease.owner)
-        return not gone and lease.left(now, self.tool.dependency.clock_skew) > 0.0
+        return not gone and lease.left(lease_at or now, self.tool.dependency.clock_skew) > 0.0
 
     def _owners(self) -> set[str]:
         """Return the other processes that something waits for: a body that may still run, or a live lease.

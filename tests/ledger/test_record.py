@@ -400,16 +400,14 @@ def test_an_intent_is_found_by_key_id_attempt_and_trace(caller: Caller) -> None:
     assert caller.ledger.load("nothing") is None
 
 
-def test_changed_tells_only_what_is_newer(caller: Caller) -> None:
-    """A waiter polls for little, and gets the intent once it has moved on."""
+def test_a_waiter_is_told_whether_the_intent_moved_on(caller: Caller) -> None:
+    """It polls for little: not before, once it has, and never for an intent that is not there."""
     intent, _ = caller.ask()
-    assert caller.ledger.changed(intent) is None
+    assert caller.ledger.moved_on(intent)[0] is False
     after, _ = caller.end(intent)
-    found = caller.ledger.changed(intent)
-    assert found is not None
-    assert found.state == after.state
-    assert caller.ledger.changed(after) is None
-    assert caller.ledger.changed(replace(after, id="nobody")) is None
+    assert caller.ledger.moved_on(intent)[0] is True
+    assert caller.ledger.moved_on(after)[0] is False
+    assert caller.ledger.moved_on(replace(after, id="nobody")) == (False, None)
 
 
 def test_open_intents_are_the_unknown_ones_oldest_first(caller: Caller) -> None:
