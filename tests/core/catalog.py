@@ -41,7 +41,7 @@ def combinations() -> Iterator[Setting]:
             deadline=deadline,
             max_stall=stall,
             callers=(TWICE,),
-            horizon=3,
+            horizon=2,
             leaves=True,
             errors=burns,
             actor=pre or reads == "goal",
@@ -50,6 +50,7 @@ def combinations() -> Iterator[Setting]:
 
 def chosen() -> Iterator[Setting]:
     """Yield worlds in which several act, each for one kind of trouble."""
+    yield Setting("a call sends once", callers=(CALL,), refuses=True, horizon=2)
     yield Setting("a body is left", bound=1, callers=SHORTS, leaves=True, rejects=True, horizon=3)
     yield Setting("a body ends in the very moment", bound=0, callers=(TWICE,), leaves=True)
     yield Setting("a process dies", bound=1, callers=(SHORT, CALL), crashes=True)
@@ -64,6 +65,7 @@ def chosen() -> Iterator[Setting]:
         "three attempts under a key", key=EVER, reads="", callers=(TWICE, CALL), leaves=True, rejects=True
     )
     yield Setting("the key expires", key=4, reads="", callers=PAIR, leaves=True, horizon=7)
+    yield Setting("the key expires, three attempts", key=4, reads="", callers=(TWICE, CALL), horizon=4)
     yield Setting(
         "the key expires, leases differ", key=4, bound=1, max_stall=0, reads="", leaves=True, horizon=5,
         callers=(replace(SHORT, margin=4), replace(SHORT, margin=0)),
@@ -84,7 +86,7 @@ def chosen() -> Iterator[Setting]:
     yield Setting(
         "another payload", key=EVER, reads="", callers=(CALL, replace(CALL, same_payload=False)), leaves=True
     )
-    yield Setting("reads lag", bound=1, lag=1, callers=(TWICE,), leaves=True, fails=True)
+    yield Setting("reads lag", bound=1, lag=2, callers=(TWICE,), leaves=True, fails=True)
     yield Setting(
         "reads lag, nobody knows how far", bound=0, lag=None, callers=SHORTS, leaves=True, horizon=3
     )
@@ -98,6 +100,19 @@ def chosen() -> Iterator[Setting]:
         "a precondition from the second attempt on", callers=(SHORT, replace(TWICE, precondition=True)), leaves=True,
         horizon=3,
     )  # fmt: skip
+    yield Setting(
+        "a precondition from the second attempt on, under a key", key=EVER, bound=1, actor=True,
+        callers=(SHORT, replace(CALL, precondition=True)), horizon=3,
+    )  # fmt: skip
+    yield Setting("reads overtake a second send", key=EVER, bound=1, callers=(TWICE, SHORT), horizon=3)
+    yield Setting(
+        "the ledger cannot be written", key=EVER, unwritable=True, callers=SHORTS, rejects=True, horizon=3
+    )
+    yield Setting(
+        "the ledger cannot be written, and another takes over", key=EVER, reads="", unwritable=True, rejects=True,
+        callers=(replace(SHORT, margin=0), SHORT), horizon=3,
+    )  # fmt: skip
+    yield Setting("others act before the claim", key=EVER, split=True, callers=SHORTS, leaves=True, horizon=3)
     yield Setting("still running", key=EVER, bound=1, running=True, callers=SHORTS, leaves=True, horizon=3)
     yield Setting("asked to wait", limits=True, bound=1, callers=(TWICE, SHORT), horizon=3)
     yield Setting("connections are refused", key=EVER, refuses=True, callers=SHORTS, leaves=True, horizon=3)
@@ -112,6 +127,10 @@ def chosen() -> Iterator[Setting]:
     yield Setting(
         "a person speaks", bound=1, person=True, refuses=True, callers=SHORTS, leaves=True, horizon=3
     )
+    yield Setting(
+        "a person speaks beside a key", key=EVER, reads="", person=True, refuses=True, callers=SHORTS, leaves=True,
+        horizon=3,
+    )  # fmt: skip
     yield Setting("a webhook tells", key=EVER, webhook=True, callers=SHORTS, leaves=True, horizon=3)
     yield Setting("a fence", fence=True, callers=SHORTS, leaves=True, horizon=3)
     yield Setting(
@@ -136,12 +155,12 @@ def chosen() -> Iterator[Setting]:
         )
         yield Setting(
             f"another clock, {name}, a key",
-            key=6,
+            key=4,
             reads="",
             skew=skew,
             callers=(SHORT, CALL),
             leaves=True,
-            horizon=7,
+            horizon=5,
         )
     yield from turns()
 
@@ -150,6 +169,9 @@ def turns() -> Iterator[Setting]:
     """Yield worlds in which a later turn asks for the same again."""
     next_turn = replace(CALL, intent=1)
     shortly = replace(SHORT, intent=1)
+    yield Setting(
+        "the next turn acts before the claim", bound=1, split=True, callers=(SHORT, shortly), horizon=3
+    )
     yield Setting("the next turn asks", bound=1, callers=(SHORT, next_turn), leaves=True, rejects=True)
     yield Setting(
         "the next turn asks, a key", key=EVER, reads="", callers=(SHORT, shortly), leaves=True, crashes=True
@@ -159,7 +181,7 @@ def turns() -> Iterator[Setting]:
         "the next turn asks for a state", reads="goal", bound=1, actor=True, callers=(SHORT, shortly)
     )
     yield Setting(
-        "recovery looks between the turns", bound=1, leaves=True, horizon=3,
+        "recovery looks between the turns", horizon=2,
         callers=(SHORT, shortly, replace(SHORT, sends=0, quiet=True)),
     )  # fmt: skip
     yield Setting(
@@ -168,4 +190,8 @@ def turns() -> Iterator[Setting]:
         callers=(SHORT, replace(next_turn, beside_unknown=True)),
         leaves=True,
     )
+    yield Setting(
+        "the next turn sends beside, a key", key=EVER, reads="", horizon=3,
+        callers=(TWICE, replace(shortly, beside_unknown=True)),
+    )  # fmt: skip
     yield Setting("both turns go on", bound=1, callers=(SHORT, shortly, SHORT), refuses=True, horizon=3)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tests.core.catalog import chosen, combinations
 from tests.core.play import Broken, World, twilight
 from tests.core.setting import Setting
 from tests.core.world import Play
+
+MOST = 10_000
+"""States of one world that the sample follows."""
 
 
 @dataclass
@@ -72,3 +79,48 @@ def _way(came: list[tuple[int, str]], place: int) -> list[str]:
         place, label = came[place]
         way.append(label)
     return way[::-1]
+
+
+def main() -> None:
+    """Explore from the command line: every world, and with what came of it."""
+    ask = argparse.ArgumentParser(prog="python -m tests.core.world", description=__doc__)
+    ask.add_argument("--deep", action="store_true", help="follow every world to its end")
+    ask.add_argument("--most", type=int, default=MOST, help="states per world, unless --deep")
+    ask.add_argument(
+        "--only", default="", metavar="TEXT", help="worlds (or mutants) that have this in their name"
+    )
+    ask.add_argument(
+        "--mutants", action="store_true", help="plant each known-bad rule and show what catches it"
+    )
+    given = ask.parse_args()
+    most = 10**9 if given.deep else given.most
+    if given.mutants:
+        from tests.core.mutants import MUTANTS, hunt
+
+        hunts = ((m.belief, hunt(m, most)) for m in MUTANTS if given.only in m.belief)
+        sys.exit(_show_mutants(hunts))
+    sys.exit(_show(explore(s, most) for s in (*chosen(), *combinations()) if given.only in s.name))
+
+
+def _show(explored: Iterable[Explored]) -> int:
+    states = moves = broken = 0
+    seconds = 0.0
+    rules: set[str] = set()
+    for found in explored:
+        print(found, flush=True)
+        states, moves, seconds = states + found.states, moves + found.moves, seconds + found.seconds
+        broken += bool(found.broken)
+        rules |= found.rules
+    rate = states / seconds if seconds else 0.0
+    print(f"\n{states} states, {moves} moves, {seconds:.0f} s, {rate:.0f} states/s, {broken} broken")
+    print(f"rules that decided: {' '.join(sorted(rules))}")
+    return 1 if broken else 0
+
+
+def _show_mutants(hunts: Iterable[tuple[str, Explored]]) -> int:
+    alive = 0
+    for belief, found in hunts:
+        caught = f"{len(found.trace):2} moves" if found.broken else "NOT CAUGHT"
+        print(f"{caught}  {belief} ({found.setting.name}: {found.broken})", flush=True)
+        alive += not found.broken
+    return 1 if alive else 0

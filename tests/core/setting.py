@@ -75,6 +75,12 @@ class Setting:
     skew: tuple[int, ...] = ()
     """Ticks by which the wall clock of each caller's process is off; empty: all share one clock."""
     same_content: bool = True
+    unwritable: bool = False
+    """The ledger may fail to store how a body ended."""
+    split: bool = False
+    """Others may act between the decision to send and the claim, which then must see the revision it was made on."""
+    fault: str = ""
+    """A shell or ledger that is at fault: `stale claim` (by epoch, not by revision), `two winners` (of the start)."""
 
     @property
     def promises(self) -> Promises:

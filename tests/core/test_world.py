@@ -10,16 +10,27 @@ import os
 
 import pytest
 
-from tests.core.catalog import chosen
-from tests.core.explore import explore
+from tests.core.catalog import chosen, combinations
+from tests.core.explore import MOST, explore
 from tests.core.setting import Setting
 
-MOST = 10**9 if os.environ.get("SAFEWRITE_DEEP") else 10_000
+DEEP = bool(os.environ.get("SAFEWRITE_DEEP"))
 CHOSEN = list(chosen())
+COMBINATIONS: dict[tuple[float | None, str], list[Setting]] = {}
+for setting in combinations():
+    COMBINATIONS.setdefault((setting.key, setting.reads), []).append(setting)
 
 
 @pytest.mark.parametrize("setting", CHOSEN, ids=[s.name for s in CHOSEN])
-def test_no_promise_breaks(setting: Setting) -> None:
+def test_no_promise_breaks_where_several_act(setting: Setting) -> None:
     """No interleaving of callers, dependency, crashes and others breaks a promise."""
-    found = explore(setting, MOST)
+    found = explore(setting, 10**9 if DEEP else MOST)
     assert not found.broken, str(found)
+
+
+@pytest.mark.parametrize("group", COMBINATIONS, ids=[f"key={k} reads={r or 'none'}" for k, r in COMBINATIONS])
+def test_no_promise_breaks_under_any_combination_of_promises(group: tuple[float | None, str]) -> None:
+    """Whatever is declared, one caller that is cut off, left and answered late is told the truth."""
+    for setting in COMBINATIONS[group]:
+        found = explore(setting, 10**9 if DEEP else MOST // 8)
+        assert not found.broken, str(found)

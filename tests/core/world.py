@@ -8,57 +8,40 @@ it may be.  `moves` lists what can happen next; a move whose outcome breaks a pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 
 from safewrite.core import machine
 from safewrite.core.commands import Answer, Command, Note, Read, ReadOther, Run, Send, Wait, Watch
 from safewrite.core.events import (
     Asked,
-    Call,
     Claimed,
     Delivered,
     Ended,
     Event,
-    Fact,
     Fenced,
     Finding,
     GaveUp,
     Gone,
-    Moment,
-    Other,
     OutcomeState,
     ReadEnded,
     Resolved,
     Verdict,
     Withheld,
 )
-from safewrite.core.fold import Impossible
-from safewrite.core.state import State
+from safewrite.core.fold import Impossible, fold
 from tests.core.dependency import fenced, landings, sights
 from tests.core.oracle import landing_ends, proven_absent
-from tests.core.play import REPLIES, Att, Broken, Engine, Stand, Wish, World, with_att, with_call, with_wish
-from tests.core.setting import Setting
+from tests.core.play import REPLIES, Att, Broken, Stand, Wish, World, with_att, with_call, with_wish
+from tests.core.stage import NAMES, Stage
 from tests.core.told import told
 
-NAMES = "abcd"
 ASKED = Asked()
 EARLY = 0.01
 """Ticks by which a wait may be cut: the world has whole ticks only."""
-READS_IN_A_TICK = 8
-"""One after each thing that can end in a tick, and then a pause."""
 Move = tuple[str, Callable[[], list[World]]]
 
 
-class Play:
+class Play(Stage):
     """One setting, and the moves in it."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.s = setting
-        self.engine = Engine()
-        self.promises = setting.promises
-        self.moment = cache(self._moment)
-        self._facts = cache(self._facts)  # type: ignore[method-assign]
-        self.two = any(c.intent for c in setting.callers)
 
     def start(self) -> World:
         """Return the world before anything happened."""
@@ -76,8 +59,7 @@ class Play:
             yield "a begins", lambda: self._begin(w, 0)
             return
         if w.t < self.s.horizon:
-            calls = tuple(c._replace(busy=0) if c.busy else c for c in w.calls)
-            yield "a tick passes", lambda: [w._replace(t=w.t + 1, calls=calls)]
+            yield "a tick passes", lambda: [w._replace(t=w.t + 1)]
         for i in range(len(w.calls)):
             yield from self._of_call(w, i)
         for n in range(len(w.atts)):
@@ -92,6 +74,8 @@ class Play:
             yield f"{name} has waited", lambda: self._ask(w, i)
         elif c.does == "watches" and self._seen(w, i):
             yield f"{name} looks again", lambda: self._ask(w, i)
+        elif c.does == "sends":
+            yield f"{name} claims", lambda: self._claim_decided(w, i)
         elif c.does == "reads":
             yield f"{name}'s read ends: {c.verdict}", lambda: self._read_ends(w, i)
         if self.s.callers[i].cancelled and c.does in ("waits", "watches", "reads"):
@@ -108,6 +92,8 @@ class Play:
         cancelled = self.s.callers[a.call].cancelled
         if a.body == "claimed":
             yield f"{who}'s body starts", lambda: self._starts(w, n)
+            if self.s.fault == "two winners":
+                yield f"{who} is given up before it starts, and starts", lambda: self._both_win(w, n)
             if cancelled:
                 yield (
                     f"{who} is cancelled before it starts",
@@ -116,6 +102,11 @@ class Play:
         if a.body in ("runs", "left"):
             for reply in self._endings(a):
                 yield f"{who} ends: {reply}", lambda reply=reply: self._ends(w, n, reply)
+                if self.s.unwritable and a.body == "runs":
+                    yield (
+                        f"{who} ends: {reply}, unrecorded",
+                        lambda reply=reply: self._unrecorded(w, n, reply),
+                    )
         if a.body == "runs" and self.s.leaves:
             yield f"{who} is left to itself", lambda: self._left(w, n)
         if a.body == "runs" and cancelled:
@@ -171,13 +162,13 @@ class Play:
                     raise Broken(f"livelock: {command} follows a note")
                 return self._carry(w, i, command)
             case Send(number=number):
-                return self._claim(w, i, number)
+                return self._sends(w, i, number)
             case Run():
                 return [with_call(w, i, does="body")]
             case Read():
                 return self._reads(w, i)
             case ReadOther():
-                return self._ask(with_call(w, i, looking=True), i)
+                return self._ask(with_call(w, i, looking=True, began_at=-1), i)
             case Wait(seconds=seconds):
                 if not 0.0 < seconds <= left + EARLY:
                     raise Broken(f"a wait of {seconds} with {left} left")
@@ -192,18 +183,42 @@ class Play:
         ended = s.lease is None or w.t >= s.lease.since.unix + s.lease.length
         return ended or s.revision != w.calls[i].revision or w.t >= self._until(w, i)
 
+    def _sends(self, w: World, i: int, number: int) -> list[World]:
+        if not self.s.split and self.s.fault != "stale claim":
+            return self._claim(w, i, number)
+        s = self.state(w, self._subject(w, i))
+        return [with_call(w, i, does="sends", revision=s.revision, epoch=number)]
+
+    def _claim_decided(self, w: World, i: int) -> list[World]:
+        """Claim what was decided some moves ago: only if nothing has happened since, or by whoever is at fault."""
+        c, s = w.calls[i], self.state(w, self.s.callers[i].intent)
+        by_epoch = self.s.fault == "stale claim" and s.epoch + 1 == c.epoch
+        if not by_epoch and (s.revision != c.revision or w.t >= self._until(w, i)):
+            return self._ask(w, i)
+        try:
+            return self._claim(w, i, c.epoch)
+        except Impossible:
+            return self._ask(w, i)
+
     def _claim(self, w: World, i: int, number: int) -> list[World]:
         k = self.s.callers[i].intent
         if len(w.atts) >= self.s.claims:
             return []
+        spec = self.s.callers[i]
+        if spec.refusal or sum(a.call == i for a in w.atts) >= spec.sends:
+            raise Broken("sent by a call that may not, or not as often")
+        if w.wishes[k].burnt:
+            raise Broken("sent under a burnt key")
+        if w.calls[i].verdict == "still_running":
+            raise Broken("sent beside what is still running")
         call = self._call_now(w, i)
         limit = 1 if self.s.deadline else int(call.left)
         at = self.moment(w.t, i)
         beside = tuple(o.id for o in call.others) if call.beside_unknown else ()
         fact = Claimed(number, f"{k}.{number}", f"p{i}", at.unix + limit, beside)
+        w, command = self._record(w, k, fact, i, licensed=self.s.fault != "stale claim")
         if self.two and not beside and any(o.outcome is OutcomeState.UNKNOWN for o in call.others):
             raise Broken("sent beside an open intent with the same wish")
-        w, command = self._record(w, k, fact, i)
         attempt = Att(
             k,
             number,
@@ -214,15 +229,18 @@ class Play:
             call.precondition,
             call.same_payload,
         )
+        if self.s.unwritable:
+            w = with_call(w, i, known=w.ids[k])
         return self._carry(w._replace(atts=(*w.atts, attempt)), i, command)
 
     def _reads(self, w: World, i: int) -> list[World]:
         k = self._subject(w, i)
         s = self.state(w, k)
-        busy = w.calls[i].busy + 1
-        if busy > READS_IN_A_TICK:
-            raise Broken(f"livelock: {NAMES[i]} reads again and again without a pause")
-        now = {"does": "reads", "since": w.t, "revision": s.revision, "epoch": s.epoch, "busy": busy}
+        c = w.calls[i]
+        if c.began_at == w.t and s.concluded <= c.began_revision:
+            raise Broken(f"livelock: {NAMES[i]} reads again without a pause, and nothing has ended since")
+        now = {"does": "reads", "since": w.t, "revision": s.revision, "epoch": s.epoch}
+        now |= {"began_at": w.t, "began_revision": s.revision}
         worlds = [with_call(w, i, verdict=v, **now) for v in sights(self.s, w, k)]
         if self.s.running and any(a.intent == k and a.request == "flies" for a in w.atts):
             worlds.append(with_call(w, i, verdict="still_running", **now))
@@ -286,6 +304,9 @@ class Play:
         w, command = self._record(w, a.intent, Withheld(a.number, reason), a.call, over=over)
         return [with_call(w, a.call, does="done")] if over else self._carry(w, a.call, command)
 
+    def _both_win(self, w: World, n: int) -> list[World]:
+        return [with_att(x, n, request="flies", start=w.t) for x in self._withheld(w, n, "no_thread_in_time")]
+
     def _endings(self, a: Att) -> list[str]:
         if a.request == "flies":
             return ["lost", "refused"] if self.s.refuses else ["lost"]
@@ -300,11 +321,24 @@ class Play:
         w = with_att(w, n, body="ended", request=request, end=w.t, concluded=w.t, known=known)
         if reply == "ok":
             w = with_wish(w, a.intent, proven=True)
+        if reply == "500" and self.s.replays_errors:
+            w = with_wish(w, a.intent, burnt=True)
         if reply == "412" and all(x.pre for x in w.atts if x.intent == a.intent):
             w = fenced(w, a.intent)
         heard = a.body == "runs"
         w, command = self._record(w, a.intent, fact, a.call if heard else None, a.call)
         return self._carry(w, a.call, command) if heard else [w]
+
+    def _unrecorded(self, w: World, n: int, reply: str) -> list[World]:
+        """Tell what may be told of an end that the ledger could not store."""
+        a = w.atts[n]
+        call, state = self._call_now(w, a.call), self.engine.states[w.calls[a.call].known]
+        fact = Ended(a.number, REPLIES[reply], key_carried=self.s.carries, deadline_carried=self.s.carries)
+        event = Event(self.moment(w.t, a.call), fact, call)
+        after = fold(state, event)
+        answer = machine.unrecorded(after, machine.decide(after, event), call, event.at)
+        request = "flies" if a.request == "flies" and reply == "lost" else "over"
+        return self._answered(with_att(w, n, body="dead", request=request), a.call, answer)
 
     def _left(self, w: World, n: int, *, over: bool = False) -> list[World]:
         a = w.atts[n]
@@ -316,7 +350,7 @@ class Play:
     def _answered(self, w: World, i: int, answer: Answer) -> list[World]:
         c, k = w.calls[i], self._subject(w, i)
         if c.looking:
-            return self._ask(with_call(w, i, looking=False, looked=(*c.looked, f"i{k}")), i)
+            return self._ask(with_call(w, i, looking=False, began_at=-1, looked=(*c.looked, f"i{k}")), i)
         w = told(self.s, w, i, answer, self.state(w, k), self._others(w, i))
         return [with_call(w, i, does="done")]
 
@@ -342,92 +376,12 @@ class Play:
         w = fenced(w._replace(atts=tuple(atts), fenced=True), k)
         return [self._record(w, k, Fenced(number, "epoch"), None, 0)[0]]
 
-    # The machine -----------------------------------------------------------------------------------------
-
-    # The machine -----------------------------------------------------------------------------------------
-
-    def state(self, w: World, k: int) -> State:
-        """Return the machine's state of intent `k`."""
-        return self.engine.states[w.ids[k]]
-
-    def _record(
-        self, w: World, k: int, fact: Fact, i: int | None, observer: int = 0, *, over: bool = False
-    ) -> tuple[World, Command]:
-        number, command = self._step(w, k, fact, i, observer, over=over)
-        return w._replace(ids=(*w.ids[:k], number, *w.ids[k + 1 :])), command
-
-    def _step(
-        self, w: World, k: int, fact: Fact, i: int | None, observer: int = 0, *, over: bool = False
-    ) -> tuple[int, Command]:
-        who = observer if i is None else i
-        call = None if i is None else self._call_now(w, i)
-
-        def build() -> Event:
-            lease_at = Moment(float(w.t), float(w.t), "db") if self.s.skew else None
-            return Event(self.moment(w.t, who), fact, call, lease_at, over, self.promises)
-
-        try:
-            return self.engine.step(w.ids[k], (w.t, who, fact, id(call), over), build)
-        except Impossible as why:
-            raise Broken(f"impossible: {why}") from why
-
-    def _call_now(self, w: World, i: int) -> Call:
-        c, spec = w.calls[i], self.s.callers[i]
-        left = max(0.0, float(self._until(w, i) - w.t))
-        others = () if c.looking or not self.two else self._others(w, i)
-        return self._facts(i, left, c.looking, c.looked, others, spec.quiet or c.looking)
-
-    def _facts(
-        self,
-        i: int,
-        left: float,
-        looking: bool,
-        looked: tuple[str, ...],
-        others: tuple[Other, ...],
-        quiet: bool,
-    ) -> Call:
-        spec, s = self.s.callers[i], self.s
-        return Call(
-            f"{NAMES[i]}'" if looking else NAMES[i],
-            left,
-            0 if looking else spec.sends,
-            bool(s.reads),
-            promises=self.promises,
-            lease=left + spec.margin,
-            backoff=1.0,
-            waits=spec.waits,
-            precondition=s.precondition if spec.precondition is None else spec.precondition,
-            same_payload=spec.same_payload,
-            refusal=spec.refusal,
-            others=others,
-            looked_at=looked,
-            beside_unknown=spec.beside_unknown,
-            quiet=quiet,
-        )
-
-    def _others(self, w: World, i: int) -> tuple[Other, ...]:
-        if not self.two:
-            return ()
-        k = self.s.callers[i].intent
-        other = self.state(w, 1 - k)
-        if not other.revision or other.outcome is OutcomeState.NOT_APPLIED:
-            return ()
-        if other.outcome is OutcomeState.APPLIED and w.wishes[k].after_answer:
-            return ()
-        return (Other(f"i{1 - k}", f"k{1 - k}", other.outcome, False, self.s.same_content),)
-
-    def _subject(self, w: World, i: int) -> int:
-        k = self.s.callers[i].intent
-        return 1 - k if w.calls[i].looking else k
-
-    def _until(self, w: World, i: int) -> int:
-        return w.calls[i].begin + self.s.callers[i].length
-
-    def _moment(self, t: int, i: int) -> Moment:
-        if not self.s.skew:
-            return Moment(float(t), float(t), "boot")
-        return Moment(float(t + self.s.skew[i]), t + 100.0 * (i + 1), f"boot{i}")
-
 
 def _who(a: Att) -> str:
     return f"{'' if not a.intent else 'the other intent '}#{a.number}"
+
+
+if __name__ == "__main__":
+    from tests.core.explore import main
+
+    main()
