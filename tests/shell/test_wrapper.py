@@ -29,7 +29,7 @@ from safewrite import (
     WriteReport,
 )
 from safewrite import Attempt as Renamed
-from tests.shell.conftest import Shell, Tools, attempts
+from tests.shell.conftest import KEYED, Shell, Tools, attempts
 from tests.shell.remote import LOSE, REFUSE, Remote, reject
 
 
@@ -708,3 +708,54 @@ def test_a_tool_that_was_declared_knows_itself(shell: Shell, tool: Tools, sw: Sa
     assert sw.tools["cancel"].fn is cancel.fn
     with pytest.raises(OutcomeUnknown):
         raise OutcomeUnknown(key="sw1_x", tool="cancel")
+
+
+def test_variadic_arguments_are_converted_recorded_and_passed_on(
+    shell: Shell, sw: SafeWrite, remote: Remote, run: None, clock: Any
+) -> None:
+    """Positional and named ones alike, also for a later attempt, which gets them from the record."""
+    seen: list[Any] = []
+
+    async def tag(sub_id: str, *rest: int, attempt: Attempt, **more: int) -> str:
+        seen.append((rest, more))
+        return await remote.write(sub_id, attempt)
+
+    tool = sw.write(target="sub_id", dependency=KEYED)(shell.colours(tag))
+    remote.next(LOSE)
+    assert shell.call(tool, "a", "1", 2, x="3") == "a done"
+    assert seen == [((1, 2), {"x": 3})] * 2
+
+
+def test_a_target_may_be_a_function_of_all_arguments(shell: Shell, sw: SafeWrite) -> None:
+    """By their names, as one mapping, or by keywords of any name."""
+
+    async def pay(order: str, amount: int) -> None: ...
+
+    targets: list[Callable[..., Any]] = [
+        lambda order, amount: (order, amount),
+        lambda given: (given["order"], given["amount"]),
+        lambda **given: (given["order"], given["amount"]),
+    ]
+    keys = set()
+    for target in targets:
+        tool = sw.write(target=target, name="pay")(shell.colours(pay))
+        keys.add(tool.options(run="r", turn=1).key("o1", 5))
+        sw.tools.clear()
+    assert len(keys) == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_type_of_a_value_is_read_out_of_the_verdicts_in_the_hint(
+    shell: Shell, sw: SafeWrite, remote: Remote, run: None
+) -> None:
+    """`Applied[Money] | StillRunning` returns a Money, the first time and in a replay."""
+
+    async def charge(card: str) -> safewrite.Applied[Money] | safewrite.StillRunning:
+        return safewrite.Applied(Money(amount=3))
+
+    async def nothing(card: str) -> safewrite.NotApplied | safewrite.StillRunning:
+        return safewrite.NotApplied()
+
+    tool = sw.write(target="card")(shell.colours(charge))
+    assert [shell.call(tool, "c") for _ in range(2)] == [Money(amount=3)] * 2
+    assert shell.call(sw.write(target="card")(shell.colours(nothing)).outcome, "c").state == "not_applied"
