@@ -1,8 +1,9 @@
 """Connections, and the units of work that run on them: one writes at a time, many read.
 
-The connections are the ledger's own.  One is held for writing, behind a lock: threads of one process queue there,
-where waiting is fair, and only the winner meets the other processes.  Reading uses it too while it is free, for its
-cache is warm; else one of a few that only read.
+The connections are the ledger's own.  One is held for writing, behind a lock and a queue: whoever finds it free leads,
+carries out all that wait in one transaction with one commit, and then leaves the lead to the next, so that only one
+of a process meets the other processes.  Reading uses it too while it is free, for its cache is warm; else one of a
+few that only read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import uniform
-from threading import RLock, get_ident
+from threading import Lock, RLock, Thread, get_ident
 from typing import Any, TypeVar
 
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.forks import generation
+from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.units import Proof, Trouble, Unit
 
@@ -34,6 +36,12 @@ _PAUSE = (0.0002, 0.002)
 
 _READERS = 8
 """Connections for reading that are kept."""
+
+_POLL = 0.05
+"""Seconds after which who waits looks by itself whether anybody leads: an interrupt can take a call with it."""
+
+_IDLE = 5.0
+"""Seconds without work after which the ledger's own thread ends."""
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +72,11 @@ class _Connections:
     """The tables were seen to be those of this version."""
     proven: bool = False
     """It could be written: what fails from now on is no matter of configuration."""
+    queue: deque[Place] = field(default_factory=deque)
+    """What is to be written, in the order in which it came."""
+    bell: Any = field(default_factory=Lock)
+    """Released to call the thread of the ledger's own, if there is one."""
+    server: Thread | None = None
 
 
 class Store:
@@ -82,47 +95,156 @@ class Store:
     def write(self, work: Callable[[Unit], tuple[T, Proof | None]]) -> T:
         """Run a unit in one durable transaction.  It may be run again, so it does nothing but database work.
 
-        Raises `Trouble` with nothing written, or whatever the unit raises, likewise.
+        Units that come together share a transaction and its commit: whoever finds the connection free leads, and
+        carries out all that wait.  Raises `Trouble` with nothing written, or whatever the unit raises, likewise.
         """
-        own, me, until = self._own(), get_ident(), time.monotonic() + self._wait
+        own, me = self._own(), get_ident()
         if own.thread == me:
             raise Trouble("ledger_nested")
+        place = Place(work, until=time.monotonic() + self._wait)
         try:
-            if not own.lock.acquire(timeout=self._wait):
-                raise Trouble("ledger_busy")
+            own.queue.append(place)
+            while not place.done:
+                if self._lead(own, me):
+                    continue
+                left = place.until - time.monotonic()
+                if left <= 0.0 and place.withdraw():
+                    raise Trouble("ledger_busy")
+                place.bell.acquire(timeout=min(left, _POLL) if left > 0.0 else _POLL)
+        except BaseException:
+            self._leave(own, place)
+            raise
+        result: T = place.result()
+        return result
+
+    def submit(self, place: Place) -> None:
+        """Have a place carried out without waiting for it: by whoever leads, or by a thread of the ledger's own."""
+        own = self._own()
+        place.until = time.monotonic() + self._wait
+        own.queue.append(place)
+        self._call(own)
+
+    def _lead(self, own: _Connections, me: int) -> bool:
+        """Carry out all that waits; return False, with nothing done, where somebody else does."""
+        try:
+            if not own.lock.acquire(blocking=False):
+                return False
             own.thread = me
-            held = self._writer(own)
-            if not held.durable:
-                self._usable(own, lambda: self._database.make_durable(held.raw, until))
-                held.durable = own.proven = True
-            return self._transaction(own, held, work, until)
+            self._carry_out(own)
+            return True
         finally:
             # An interrupt can strike between taking the lock and knowing it, so what is not held is let go as well;
             # and nothing is called before that, for an interrupt would come out of the call.
             if own.thread == me:
                 own.thread = 0
+            try:
+                own.lock.release()
+            except RuntimeError:
+                pass
+            else:
+                self._hand_over(own)
+
+    def _hand_over(self, own: _Connections) -> None:
+        """Tell the first that waits, if any, that nobody leads."""
+        if own.queue:
+            first = next((place for place in tuple(own.queue) if not place.done), None)
+            if first is not None and not first.ring():
+                self._call(own)
+
+    def _leave(self, own: _Connections, place: Place) -> None:
+        """Give up waiting.  A unit that runs already is waited for: it stands, or it never will."""
+        try:
+            if not place.withdraw() and not place.done:
+                own.lock.acquire(timeout=self._wait + _PATIENCE)
+        finally:
             try:  # noqa: SIM105
                 own.lock.release()
             except RuntimeError:
                 pass
+        self._hand_over(own)
 
-    def _transaction(
-        self, own: _Connections, held: _Held, work: Callable[[Unit], tuple[T, Proof | None]], until: float
-    ) -> T:
-        done: tuple[T, Proof | None] | None = None
+    # Leading: the lock is held -----------------------------------------------------------------------------------
+
+    def _carry_out(self, own: _Connections) -> None:
+        """Carry out all that waits, in its order, in as few transactions as it takes.
+
+        Places stay in the queue until they are done, so that an interrupt here loses none: whoever leads next begins
+        anew, and a unit knows what of it stands.
+        """
+        waiting = [place for place in tuple(own.queue) if place.take()]
+        try:
+            groups = deque([[place for place in waiting if not self._looked(own, place)]])
+            while groups:
+                if group := groups.popleft():
+                    groups.extendleft(reversed(self._together(own, group)))
+        finally:
+            for place in waiting:
+                place.taken = False
+            while own.queue and own.queue[0].done:
+                own.queue.popleft()
+
+    def _looked(self, own: _Connections, place: Place) -> bool:
+        """Whether a look was enough for a place, which then is done."""
+        if place.look is None:
+            return False
+        try:
+            found = self._asked(own, self._writer(own), place.look)
+        except Exception as error:
+            place.end(error=error)
+            return True
+        if found is None and place.write is not None:
+            return False
+        place.end(found)
+        return True
+
+    def _together(self, own: _Connections, group: list[Place]) -> list[list[Place]]:
+        """Run units in one transaction.  Return what is to be run yet, in new groups: nothing if this one is done.
+
+        Where a unit fails, those before it, itself, and those after it are run apart: it fails by itself alone.
+        """
+        at, until = 0, group[0].until
+        try:
+            held = self._ready(own, until)
+        except Exception as error:
+            for place in group:
+                place.end(error=error)
+            return []
         try:
             self._begin(held.raw, until)
-            done = work(self._unit(held))
+            unit = self._unit(held)
+            for place in group:
+                place.run(unit)
+                at += 1
             self._commit(held.raw, until)
-            return done[0]
-        except self._database.errors as error:
-            self._undo(own, held, certain=done is None)
-            if done is not None and self._landed(own, done[1]):
-                return done[0]
-            raise Trouble(self._database.reason(error)) from error
-        except BaseException:
-            self._undo(own, held, certain=True)
-            raise
+        except BaseException as error:
+            ours, whole = isinstance(error, self._database.errors), at == len(group)
+            self._undo(own, held, certain=not (ours and whole))
+            if not isinstance(error, Exception):
+                raise
+            if not (ours and whole and self._landed(own, group)):
+                if len(group) > 1:
+                    return [[place] for place in group] if whole else _parted(group, at)
+                group[0].end(error=self._told(error))
+                return []
+        for place in group:
+            place.end(place.value)
+        return []
+
+    def _ready(self, own: _Connections, until: float) -> _Held:
+        """Return the connection that writes, ready for it."""
+        held = self._writer(own)
+        if not held.durable:
+            self._usable(own, lambda: self._database.make_durable(held.raw, until))
+            held.durable = own.proven = True
+        return held
+
+    def _told(self, error: Exception) -> Exception:
+        """Return an error as the unit's caller is told of it."""
+        if not isinstance(error, self._database.errors):
+            return error
+        trouble = Trouble(self._database.reason(error))
+        trouble.__cause__ = error
+        return trouble
 
     def _begin(self, raw: Any, until: float) -> None:
         """Begin a transaction that writes, when no other process is in one.
@@ -160,8 +282,9 @@ class Store:
             own.writer = None
             held.close()
 
-    def _landed(self, own: _Connections, proof: Proof | None) -> bool:
-        """Whether a unit stands although its commit ended with an error: look for its newest row, on another line."""
+    def _landed(self, own: _Connections, group: list[Place]) -> bool:
+        """Whether units stand although their commit ended with an error: look for the newest row, on another line."""
+        proof = next((place.proof for place in reversed(group) if place.proof is not None), None)
         if proof is None:
             return True
         asked = {"intent": proof.intent, "sequence": proof.sequence}
@@ -170,6 +293,26 @@ class Store:
         except Trouble:
             return False
         return found is not None and found[0] == proof.hash
+
+    # Leading for those who do not wait ---------------------------------------------------------------------------
+
+    def _call(self, own: _Connections) -> None:
+        """Wake the thread that leads for places in which no thread waits; start it if there is none."""
+        with contextlib.suppress(RuntimeError):  # it has been called already
+            own.bell.release()
+        if own.server is None:
+            own.server = Thread(target=self._serve, args=(own,), name="safewrite-ledger", daemon=True)
+            own.server.start()
+
+    def _serve(self, own: _Connections) -> None:
+        me = get_ident()
+        while True:
+            if own.bell.acquire(timeout=_IDLE):
+                self._lead(own, me)
+            elif not own.queue:
+                own.server = None
+                if not own.queue:  # nothing came between the two looks
+                    return
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -190,10 +333,12 @@ class Store:
         finally:
             if own.thread == me:
                 own.thread = 0
-            try:  # noqa: SIM105
+            try:
                 own.lock.release()
             except RuntimeError:
                 pass
+            else:
+                self._hand_over(own)
         if must:
             raise Trouble("ledger_busy")
         return self._aside(own, query)
@@ -279,10 +424,12 @@ class Store:
             if own.lock.acquire(timeout=self._wait + _PATIENCE):
                 held, own.writer = own.writer, None
         finally:
-            try:  # noqa: SIM105
+            try:
                 own.lock.release()
             except RuntimeError:
                 pass
+            else:
+                self._hand_over(own)
         if held is not None:
             held.close()
         self._drain(own, 0)
@@ -292,3 +439,8 @@ class Store:
         while len(own.readers) > keep:
             with contextlib.suppress(IndexError):
                 own.readers.popleft().close()
+
+
+def _parted(group: list[Place], at: int) -> list[list[Place]]:
+    """Return a group as three: what comes before the place that failed, itself, and what comes after it."""
+    return [part for part in (group[:at], [group[at]], group[at + 1 :]) if part]
