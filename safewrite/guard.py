@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from safewrite.calls import CallOptions, Guard
@@ -141,7 +142,7 @@ class SafeWrite:
         )  # fmt: skip
 
         def decorate(fn: Callable[P, R]) -> Write[P, R]:
-            tool = declare(fn, options, sys._getframe(1))
+            tool = declare(fn, options, _caller())
             self._register(tool)
             return wrapper(Guard(self, tool), CallOptions())
 
@@ -358,6 +359,13 @@ class Alert:
     detail: str
     key: str
     tool: str
+
+
+def _caller() -> FrameType | None:
+    """Return the frame in which a tool is declared: hints written as text may name what is local there."""
+    frame = inspect.currentframe()
+    declaring = frame.f_back if frame is not None else None
+    return declaring.f_back if declaring is not None else None
 
 
 def _place(tool: Tool) -> str:

@@ -83,7 +83,7 @@ def _connection(target: Connection | AsyncConnection | Session) -> Connection:
     name = connection.dialect.name
     if not (name == "postgresql" or isinstance(raw, sqlite3.Connection)):
         raise ConfigurationError(f"statements of `{name}+{connection.dialect.driver}` cannot be bound")
-    if not connection.in_transaction() or (name == "postgresql" and raw.autocommit):
+    if not connection.in_transaction() or (name == "postgresql" and cast("Any", raw).autocommit):
         raise ConfigurationError(
             "`bound_statements` outside a transaction (or under autocommit) would bound nothing. Open one first: "
             "`with engine.begin() as connection:`."

@@ -78,9 +78,9 @@ def _globals(
 ) -> None:
     context.obj = Given(url, no_color)
     if version:
-        from safewrite import __version__
+        from importlib.metadata import version as installed
 
-        typer.echo(__version__)
+        typer.echo(installed("safewrite"))
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
