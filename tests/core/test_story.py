@@ -202,6 +202,10 @@ PLACE = {
         ("A call was refused, and sent nothing (`same_wish_open`). Another intent with the same wish is open. "
         "The other intent is i-9."),
     ),
+    "cut off": (
+        [CLAIM, Refused("call_cancelled")],
+        "The call was cancelled between two of its steps, and was told nothing.",
+    ),
     "blocked": ([Blocked(("i-8", "i-9"))], "Open with the same wish, so nothing was sent beside: i-8, i-9."),
     "answered": (
         [CLAIM, Ended(1, RETURNED), Answered()],
