@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from safewrite.core.events import Promises
@@ -27,6 +29,9 @@ from safewrite.signature import (
 
 if typing.TYPE_CHECKING:
     from safewrite.ledger.codec import Codec
+
+
+_log = logging.getLogger("safewrite")
 
 
 class _AllArguments:
@@ -197,9 +202,17 @@ class Tool:
             self._secret = frozenset(self.options.redact) | secret_parameters(self.hints)
         return self._secret
 
-    def wait_before(self, number: int) -> float:
-        """Return what the wait strategy proposes before the `number`-th repetition."""
-        return _wait(self.options.wait, number)
+    def wait_before(self, number: int, error: BaseException | None = None) -> float:
+        """Return what the wait strategy proposes before the `number`-th repetition, after `error`.
+
+        Something was sent by then: a strategy that fails costs its own proposal, never the record.
+        """
+        if self.options.wait is not None:
+            try:
+                return _proposed(self.options.wait, number, error)
+            except Exception:
+                _log.exception("the wait strategy of `%s` failed; the default one is used", self.name)
+        return _proposed(_default_wait(), number, error)
 
 
 # Declaring ---------------------------------------------------------------------------------------------------
@@ -351,14 +364,29 @@ def _check_values(tool: Tool) -> None:
 _DEFAULT_WAIT: Wait | None = None
 
 
-def _wait(strategy: Wait | None, number: int) -> float:
+def _default_wait() -> Wait:
     global _DEFAULT_WAIT
+    if _DEFAULT_WAIT is None:
+        import tenacity
+
+        _DEFAULT_WAIT = tenacity.wait_random_exponential(multiplier=0.1, max=5.0)
+    return _DEFAULT_WAIT
+
+
+def _proposed(strategy: Wait, number: int, error: BaseException | None) -> float:
     import tenacity
 
-    if strategy is None:
-        if _DEFAULT_WAIT is None:
-            _DEFAULT_WAIT = tenacity.wait_random_exponential(multiplier=0.1, max=5.0)
-        strategy = _DEFAULT_WAIT
     state = tenacity.RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
     state.attempt_number = max(1, number)
-    return max(0.0, float(strategy(state)))
+    # Some strategies ask what went wrong; a read that could not tell raised nothing.
+    future = tenacity.Future(state.attempt_number)
+    future.set_exception(error if error is not None else TimeoutError("no answer that settles it"))
+    state.outcome = future
+    return max(0.0, _in_seconds(strategy(state)))
+
+
+def _in_seconds(proposed: object) -> float:
+    """Return a wait in seconds: a number or a `timedelta`.  Raises `TypeError`."""
+    if isinstance(proposed, timedelta):
+        return proposed.total_seconds()
+    return float(proposed)  # type: ignore[arg-type]

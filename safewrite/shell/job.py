@@ -39,11 +39,11 @@ from safewrite.core.fold import fold
 from safewrite.errors import LedgerUnavailable
 from safewrite.ledger.codec import decode_arguments
 from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
-from safewrite.redaction import redact_text
 from safewrite.shell import process
 from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
 from safewrite.shell.reply import Reply, read_error, read_value, seen
+from safewrite.shell.secrets import Secrets
 from safewrite.shell.threads import Pool
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Job:
     began: Moment = field(default_factory=lambda: clock().now())
     _backoffs: dict[tuple[int, int], float] = field(default_factory=dict)
     _recorded: dict[str, Any] | None = None
+    _secrets: Secrets | None = None
 
     def __post_init__(self) -> None:
         self.ticket = replace(self.ticket, claim=self.claim)
@@ -184,8 +185,13 @@ class Job:
         if not made and not reads:
             return 0.0
         if (made, reads) not in self._backoffs:
-            self._backoffs[made, reads] = self.tool.wait_before(made + reads)
+            self._backoffs[made, reads] = self.tool.wait_before(made + reads, self.newest_error)
         return self._backoffs[made, reads]
+
+    @property
+    def newest_error(self) -> BaseException | None:
+        """Return the newest exception out of a body of this call."""
+        return next((r.error for r in reversed(self.originals.values()) if r.error is not None), None)
 
     def _precondition(self) -> bool:
         name = self.tool.options.precondition
@@ -351,15 +357,12 @@ class Job:
             reply = Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
         else:
             reply = read_error(error, self.tool.reading, now.unix)
-        contents: dict[str, str] = {}
-        if reply.finding.outcome is OutcomeState.APPLIED:
-            encoded = self.tool.codec.encode(reply.value)
-            if encoded.text is not None:
-                contents["value"] = encoded.text
+        if not reply.finding.reason.isidentifier():  # words of the tool's author, not a code of ours
+            reply = replace(reply, finding=replace(reply.finding, reason=self._code(reply.finding.reason)))
+        contents = self._value(reply.value) if reply.finding.outcome is OutcomeState.APPLIED else {}
         if error is not None:
-            contents["evidence"] = redact_text(
-                "\n".join(filter(None, (cut and attempt.cut, describe(error))))
-            )
+            told = "\n".join(filter(None, (cut and attempt.cut, describe(error))))
+            contents["evidence"] = self.secrets.without(told)
         fact = Ended(
             attempt.number,
             reply.finding,
@@ -458,14 +461,12 @@ class Job:
         if error is not None or failed:
             fact = self._read_fact(start, Verdict.INCONCLUSIVE, failed or "read_failed")
             if error is not None:
-                contents["evidence"] = redact_text(describe(error))
+                contents["evidence"] = self.secrets.without(describe(error))
         else:
             said = seen(result)
             if said.has_value:
-                encoded = self.tool.codec.encode(said.value)
-                if encoded.text is not None:
-                    contents["value"] = encoded.text
-            fact = self._read_fact(start, said.verdict, said.reason, kept="value" in contents)
+                contents = self._value(said.value)
+            fact = self._read_fact(start, said.verdict, self._code(said.reason), kept="value" in contents)
             if said.candidates is not None:
                 candidates = self._candidates(said.candidates, said.listed)
         about = {"reason": fact.reason, "type": _type_of(error)}
@@ -479,11 +480,30 @@ class Job:
 
     def _candidates(self, found: tuple[Any, ...], listed: bool) -> Candidates:
         def contents_of(place: int) -> dict[str, str]:
-            encoded = self.tool.codec.encode(found[place].value)
-            return {"value": encoded.text} if encoded.text is not None else {}
+            return self._value(found[place].value)
 
         ids = tuple(str(x.object_id) for x in found)
         return Candidates(ids, contents_of, listed)
+
+    # What may be written ---------------------------------------------------------------------------------
+
+    @property
+    def secrets(self) -> Secrets:
+        """The secrets among the arguments at hand."""
+        if self._secrets is None:
+            self._secrets = Secrets(self.tool.content(self.arguments), self.tool.secret())
+        return self._secrets
+
+    def _value(self, value: object) -> dict[str, str]:
+        """Return the content that keeps a value; none if it cannot be stored, or repeats a secret argument."""
+        text = self.tool.codec.encode(value).text
+        if text is None or (self.tool.secret() and self.secrets.within(text)):
+            return {}
+        return {"value": text}
+
+    def _code(self, reason: str) -> str:
+        """Return a reason as it may be written and told: mostly a code of ours, else words of a tool's author."""
+        return reason if reason.isidentifier() else self.secrets.without(reason)
 
     # The end ---------------------------------------------------------------------------------------------
 

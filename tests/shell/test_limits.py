@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from tenacity import wait_fixed
+from tenacity import wait_exception, wait_fixed
 
 import safewrite
 from safewrite import Applied, Attempt, BudgetExhausted, Deadline, OutcomeUnknown, SafeWrite, WriteNotSent
@@ -293,3 +294,38 @@ def test_on_the_callers_thread_a_body_that_overruns_is_recorded_as_late(
     outcome = cancel.outcome("sub_1")
     assert (outcome.state, outcome.value) == ("applied", "done")
     assert [a.evidence for a in attempts(sw, outcome)] == ["late_response"]
+
+
+@pytest.mark.parametrize("strategy", ["raises", "no number", "asks what went wrong", "timedelta"])
+def test_a_wait_strategy_costs_no_record_whatever_it_does(
+    strategy: str, shell: Shell, remote: Remote, tool: Tools, clock: ManualClock
+) -> None:
+    """One that fails is replaced, one that asks for the exception gets it; what was sent is on record."""
+    asked: list[BaseException] = []
+
+    def exception(error: BaseException) -> float:
+        asked.append(error)
+        return 2.0
+
+    made: dict[str, Any] = {
+        "raises": lambda state: 1 // 0,
+        "no number": lambda state: None,
+        "asks what went wrong": wait_exception(exception),
+        "timedelta": lambda state: timedelta(seconds=2.0),
+    }
+    cancel = tool(dependency=KEYED, read=None, wait=made[strategy])
+    remote.next(DROP)
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert (outcome.state, outcome.attempts, remote.count()) == ("applied", 2, 1)
+    assert shell.call(cancel, "sub_1") == "sub_1 done"
+    if strategy in ("asks what went wrong", "timedelta"):
+        assert 2.0 <= clock.elapsed < 2.1
+    assert [isinstance(e, Exception) for e in asked[:1]] == [True] * (strategy == "asks what went wrong")
+
+
+def test_a_wait_strategy_that_fails_hides_no_applied_write(shell: Shell, remote: Remote, tool: Tools) -> None:
+    """On the quiet path, too: the value comes back and stays."""
+    cancel = tool(wait=lambda state: 1 // 0)
+    assert shell.call(cancel, "sub_1") == "sub_1 done"
+    assert shell.call(cancel.outcome, "sub_1").replayed
+    assert remote.count() == 1

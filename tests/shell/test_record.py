@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pydantic import BaseModel, SecretStr
 
 import safewrite
-from safewrite import Applied, Attempt, IntentMismatch, SafeWrite
+from safewrite import Applied, Attempt, Inconclusive, IntentMismatch, SafeWrite, ValueNotKept
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, rows
 from tests.shell.remote import DROP, LOSE, REFUSE, Remote, fail, reject
@@ -157,6 +159,50 @@ def test_no_secret_reaches_the_ledger_or_the_log(
         assert token.encode() not in written
         assert token not in told
     assert b"app_1" in written
+
+
+ODD = 'blue"berry & pie'
+"""A secret that looks like none, and that JSON, reprs and URLs write otherwise."""
+
+
+@pytest.mark.parametrize(
+    "where", ["exception", "read raises", "read's reason", "body's reason", "value", "read's value"]
+)
+def test_a_secret_argument_is_in_no_text_that_the_call_leaves(
+    where: str, shell: Shell, sw: SafeWrite, remote: Remote, database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A declared secret has no looks to know it by: it is known by its value, wherever a body or a read repeats it."""
+    caplog.set_level(logging.DEBUG)
+
+    async def deploy(app: str, token: str, settings: Settings, attempt: Attempt) -> Any:
+        await remote.write(app, attempt)
+        told = f"{token!r} {json.dumps(token)} {quote(token)} {settings.secret.get_secret_value()}"
+        if where == "value":
+            return {"told": [token]}
+        if where == "body's reason":
+            return Inconclusive(told)
+        raise RuntimeError(told)
+
+    async def read(token: str, settings: Settings) -> Any:
+        if where == "read raises":
+            raise RuntimeError(f"{token} {settings.secret.get_secret_value()}")
+        return Applied(token) if where == "read's value" else Inconclusive(f"nothing under {token}")
+
+    tool = sw.write(target="app", redact=("token",))(shell.colours(deploy))
+    tool.reconcile(shell.colours(read))
+    outcome = shell.call(tool.outcome, "a", ODD, Settings(host="host", secret=SecretStr("raspberry")))
+    report = "" if outcome.error is None else f"{outcome.error} {outcome.error.for_model()}"
+    told = f"{caplog.text}{outcome.reason}{outcome.for_model()}{report}"
+    again = shell.call(tool.outcome, "a", ODD, Settings(host="host", secret=SecretStr("raspberry")))
+    if where in ("value", "read's value"):
+        assert (again.state, again.has_value) == ("applied", False)
+        assert isinstance(again.error, ValueNotKept)
+    sw.close()
+    written = b"".join(path.read_bytes() for path in database.parent.glob(f"{database.name}*"))
+    for secret in (ODD, json.dumps(ODD)[1:-1], quote(ODD), "raspberry"):
+        assert secret.encode() not in written
+        assert secret not in told
+    assert (b"[redacted]" in written) == (where != "value")
 
 
 def test_a_redacted_argument_may_change_from_call_to_call(
