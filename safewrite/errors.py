@@ -253,11 +253,25 @@ class WriteNotSent(_Fate):
     def for_model(self) -> str:
         if self.blocked_by_key is not None:
             return words.beside_applied(self.tool, self.blocked_by_key)
+        again = self.reason not in words.SETTLED
+        evidence = "person" if self.reason == "person" else ""
         return words.for_model(
-            OutcomeState.NOT_APPLIED, self.reason, False, False, self.key, self.tool, again=True
+            OutcomeState.NOT_APPLIED,
+            self.reason,
+            False,
+            False,
+            self.key,
+            self.tool,
+            again=again,
+            evidence=evidence,
         )
 
     def _message(self) -> str:
+        if self.reason in words.SETTLED:
+            return (
+                f"{self._tool} was not applied{self._why}, and is not sent again: the same call in the same turn "
+                f"answers the same; see {self._look}."
+            )
         if self.blocked_by_key is not None:
             return (
                 f"{self._tool} was not sent: an earlier call in this run, with the same target and other values, "

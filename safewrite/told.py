@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from safewrite import errors
+from safewrite import errors, words
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.events import OutcomeState
 from safewrite.outcome import Outcome
@@ -29,7 +30,7 @@ def outcome_of(job: Job, answer: Answer) -> Outcome[Any]:
     has_value, value = _value(job, answer)
     again: bool | None = None
     if answer.outcome is OutcomeState.NOT_APPLIED:
-        again = answer.kind is AnswerKind.NOT_SENT and answer.reason not in ("person", "key_burnt")
+        again = answer.kind is AnswerKind.NOT_SENT and answer.reason not in words.SETTLED
     outcome: Outcome[Any] = Outcome(
         state=answer.outcome.value,
         reason=answer.reason,
@@ -59,7 +60,9 @@ def _value(job: Job, answer: Answer) -> tuple[bool, Any]:
     if answer.value_at is not None:
         text = job.texts.get(answer.value_at)
         if text is None:
-            text = job.ledger.content(job.intent.id, answer.value_at, "value")
+            # A ledger that fails only now leaves the write applied: nobody may be told that nothing was sent.
+            with suppress(errors.LedgerUnavailable):
+                text = job.ledger.content(job.intent.id, answer.value_at, "value")
         if text is not None:
             try:
                 return True, job.tool.codec.decode(text)
@@ -74,7 +77,10 @@ def _value(job: Job, answer: Answer) -> tuple[bool, Any]:
 def _key_of_other(job: Job, answer: Answer) -> str | None:
     if answer.other is None:
         return None
-    other = job.ledger.load(answer.other)
+    try:
+        other = job.ledger.load(answer.other)
+    except errors.LedgerUnavailable:
+        return None
     return other.identity.key if other is not None else None
 
 
@@ -99,18 +105,10 @@ def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteE
     elif answer.kind is AnswerKind.UNKNOWN:
         error = errors.OutcomeUnknown(may_still_land=answer.may_still_land, **about)
     else:
-        words = job.too_little(job.left()) if answer.reason == "budget_exhausted" else ""
-        error = _REFUSALS.get(answer.reason, errors.WriteNotSent)(words, **about)
-    error.__cause__ = job.failure or _cause(job)
+        text = job.too_little(job.left()) if answer.reason == "budget_exhausted" else ""
+        error = _REFUSALS.get(answer.reason, errors.WriteNotSent)(text, **about)
+    error.__cause__ = job.failure or job.newest_error
     return error
-
-
-def _cause(job: Job) -> BaseException | None:
-    """Return the newest exception that a body of this call raised."""
-    for reply in reversed(job.originals.values()):
-        if reply.error is not None:
-            return reply.error
-    return None
 
 
 def value_or_error(outcome: Outcome[Any]) -> Any:

@@ -57,7 +57,9 @@ def _not_applied(name: str, reason: str, replayed: bool, again: bool | None, evi
     parts = [f"{name} did not take effect{_because(reason)}{word}, and no attempt made so far still can."]
     if replayed:
         parts.append("This is the recorded outcome of that write; nothing was sent now.")
-    if again is False:
+    if again is False and (settled := SETTLED.get(reason)) is not None:
+        parts.append(f"{settled} Do not call it again in this turn: the answer would be the same.")
+    elif again is False:
         parts.append("The other side said no.")
         parts.append("Do not repeat it unchanged: correct the arguments, or report the refusal.")
     elif again:
@@ -67,6 +69,13 @@ def _not_applied(name: str, reason: str, replayed: bool, again: bool | None, evi
             "Nothing has to be undone. Calling it again is safe, but helps only if the reason is gone."
         )
     return " ".join(parts)
+
+
+SETTLED = {
+    "person": "A person has looked and settled it.",
+    "key_burnt": "The other side would only repeat the error that it stored.",
+}
+"""Reasons for which nothing is sent again, though the other side did not say no."""
 
 
 def _unknown(name: str, reason: str, may_still_land: bool, key: str | None, other: str | None) -> str:

@@ -510,3 +510,29 @@ def test_a_state_that_was_so_before_is_no_effect_of_ours(shell: Shell, sw: SafeW
     outcome = shell.call(tool.outcome, "sub_1")
     assert (outcome.state, outcome.evidence, outcome.attributable) == ("applied", "goal_state", False)
     assert remote.count() == 0
+
+
+def test_what_a_person_settled_is_not_asked_for_again(
+    shell: Shell, sw: SafeWrite, remote: Remote, tool: Tools
+) -> None:
+    """Replayed, never sent; neither the error nor the text for a model says that calling again would help."""
+    cancel = tool(sw, read=None)
+    remote.next(DROP)
+    with safewrite.run("r1"), safewrite.turn(1):
+        key = shell.call(cancel.outcome, "sub_1").key
+        sw.resolve(key, applied=False, by="Ann", note="no such cancellation")
+        with pytest.raises(WriteNotSent) as told:
+            shell.call(cancel, "sub_1")
+        outcome = shell.call(cancel.outcome, "sub_1")
+        report = shell.call(cancel.as_tool(), "sub_1")
+    assert (outcome.state, outcome.evidence, outcome.replayed, outcome.again) == (
+        "not_applied", "person", True, False,
+    )  # fmt: skip
+    for text in (told.value.for_model(), outcome.for_model(), report.message):
+        assert "on the word of the person" in text
+        assert "Do not call it again in this turn" in text
+        assert "said no" not in text
+    assert "safe to call" not in str(told.value)
+    assert "not sent again" in str(told.value)
+    assert report.do_not_repeat
+    assert remote.attempts == remote.attempts[:1]

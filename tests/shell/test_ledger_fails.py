@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import safewrite
-from safewrite import LedgerUnavailable, OutcomeUnknown, SafeWrite, WriteRejected
+from safewrite import LedgerUnavailable, OutcomeUnknown, SafeWrite, ValueNotKept, WriteRejected
 from tests.shell.conftest import KEYED, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import LOSE, Remote, Step, reject
 
@@ -246,4 +246,24 @@ def test_what_is_owed_and_stands_otherwise_is_let_go(
     sw.deliver(attempts(sw, first)[0].id, "by webhook")
     outcome = shell.call(cancel.outcome, "sub_1")
     assert (outcome.state, outcome.value) == ("applied", "by webhook")
+    assert remote.count() == 1
+
+
+def test_a_ledger_that_fails_while_a_value_is_replayed_hides_no_applied_write(
+    shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is known to be applied by then: the value is missing, and nobody hears that nothing was sent."""
+    cancel = tool(sw)
+    shell.call(cancel, "sub_1")
+
+    def failing(*_: object) -> str:
+        raise LedgerUnavailable(reason="ledger_unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sw.ledger, "content", failing)
+        outcome = shell.call(cancel.outcome, "sub_1")
+        assert (outcome.state, outcome.has_value, outcome.replayed) == ("applied", False, True)
+        with pytest.raises(ValueNotKept):
+            shell.call(cancel, "sub_1")
+    assert shell.call(cancel, "sub_1") == "sub_1 done"
     assert remote.count() == 1
