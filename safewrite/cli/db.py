@@ -8,9 +8,13 @@ from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import look, opened
 from safewrite.cli.options import AsJson, NoColor, Url, session
 
-app = typer.Typer(
-    help="Make, migrate and check the tables of the ledger.", rich_markup_mode=None, no_args_is_help=True
-)
+app = typer.Typer(help="Make, migrate and check the tables of the ledger.", rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def _alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()

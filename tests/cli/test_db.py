@@ -89,6 +89,7 @@ def test_upgrade_in_a_place_that_is_not_there_is_refused(run: Command, tmp_path:
 
 
 def test_db_alone_tells_what_there_is(run: Command) -> None:
-    """The group without a command shows its help."""
-    done = run("db")
-    assert "upgrade" in done.out + done.err
+    """The group without a command shows its help, as it does when asked for it."""
+    done, asked = run("db"), run("db", "--help")
+    assert (done.code, done.out, done.err) == (0, asked.out, "")
+    assert "upgrade" in done.out
