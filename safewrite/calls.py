@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from safewrite.context import Run, current_deadline, current_run, current_turn
+from safewrite.context import Run, current_deadline, current_run, current_trace, current_turn
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
@@ -176,6 +176,7 @@ class Guard:
             Meta(
                 worker=sw.worker,
                 agent=run.agent if run is not None else "",
+                trace=current_trace.get(),
                 dependency=tool.dependency.name,
                 granted_ms=None if limit == inf else int(limit * 1000),
                 evidence={"budget": words(0.0)} if refusal else {},

@@ -36,6 +36,8 @@ _run: ContextVar[Run | None] = ContextVar("safewrite_run", default=None)
 _turn: ContextVar[str | None] = ContextVar("safewrite_turn", default=None)
 _attempt: ContextVar[Attempt | None] = ContextVar("safewrite_attempt", default=None)
 _request: ContextVar[Deadline | None] = ContextVar("safewrite_request", default=None)
+current_trace: ContextVar[str] = ContextVar("safewrite_trace", default="")
+"""The code under which all calls made here can be found again; empty: each call has one of its own."""
 
 
 class _Scope(Generic[T]):
