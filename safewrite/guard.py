@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
@@ -83,6 +84,7 @@ class SafeWrite:
         self.schema = schema
         self.tools: dict[str, Tool] = {}
         self.prepared = False
+        self._url = _anchored(str(self.settings.database_url))
         self._ledger: Ledger | None = None
         self._lock = threading.Lock()
         self._alarms: list[Callable[[Any], None]] = []
@@ -174,7 +176,7 @@ class SafeWrite:
 
         s = self.settings
         ledger = Ledger(
-            str(s.database_url),
+            self._url,
             busy_timeout=s.busy_timeout,
             connect_timeout=s.connect_timeout,
             statement_timeout=s.statement_timeout,
@@ -188,6 +190,8 @@ class SafeWrite:
         if self.prepared:
             return False
         self.ledger.find("")
+        if self._url.startswith("sqlite"):  # the URL of a server may hold a password
+            _log.info("the ledger is %s", self._url)
         self.prepared = True
         return True
 
@@ -366,6 +370,24 @@ def _caller() -> FrameType | None:
     frame = inspect.currentframe()
     declaring = frame.f_back if frame is not None else None
     return declaring.f_back if declaring is not None else None
+
+
+def _anchored(url: str) -> str:
+    """Return the URL with the path of a SQLite file made absolute.
+
+    The ledger is opened later, and again after `close`: a change of the working directory in between must not lead
+    to another file, in which nothing was ever sent.  Raises `ConfigurationError` where there is no such directory.
+    """
+    scheme, found, rest = url.partition(":///")
+    path, mark, query = rest.partition("?")
+    if not found or not scheme.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:"):
+        return url
+    try:
+        return f"{scheme}:///{Path(path).absolute()}{mark}{query}"
+    except OSError as error:
+        raise ConfigurationError(
+            f"`{url}` lies in the working directory, which is gone. Write an absolute path."
+        ) from error
 
 
 def _place(tool: Tool) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 import pytest
 
 import safewrite
-from safewrite import Attempt, SafeWrite, current_attempt
+from safewrite import Attempt, ConfigurationError, SafeWrite, current_attempt
 from safewrite.ledger import migrate
 
 
@@ -73,3 +74,57 @@ def test_what_was_not_sent_is_sent_again_unless_that_would_not_help(
             with pytest.raises(safewrite.WriteNotSent):  # the same turn again: claimed again
                 write("a")
             assert len(ran) == 2 * runs
+
+
+def test_a_change_of_directory_leads_to_no_other_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A relative path means the folder in which the guard was made: at the first use, and after closing as well."""
+    caplog.set_level(logging.INFO, "safewrite")
+    monkeypatch.delenv("SAFEWRITE_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    made = {"safewrite.db": SafeWrite(), "given.db": SafeWrite("sqlite:///given.db")}
+    bodies: list[str] = []
+
+    def body(name: str) -> str:
+        bodies.append(name)
+        return name
+
+    for name, sw in made.items():
+        bodies.clear()
+        write = sw.write(target="name")(body)
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            monkeypatch.chdir(tmp_path / folder)
+            with safewrite.run("run"), safewrite.turn(1):
+                assert write("x") == "x"
+            sw.close()
+            assert list((tmp_path / folder).iterdir()) == []
+        assert bodies == ["x"]
+        assert (tmp_path / name).exists()
+        assert f"the ledger is sqlite:///{tmp_path / name}" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_ledger_in_memory_has_no_path(url: str) -> None:
+    """Good for tests of one's own tools: it works, and leaves nothing."""
+    with SafeWrite(url) as sw:
+
+        @sw.write(target="name")
+        def write(name: str) -> str:
+            return name
+
+        with safewrite.run("run"), safewrite.turn(1):
+            assert (write("x"), write.outcome("x").replayed) == ("x", True)
+
+
+def test_a_working_directory_that_is_gone_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path means nothing there; an absolute one works."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigurationError, match="absolute path"):
+        SafeWrite("sqlite:///agent.db")
+    SafeWrite(f"sqlite:///{tmp_path}/agent.db").close()
