@@ -277,6 +277,11 @@ class WriteNotSent(_Fate):
                 f"{self._tool} was not sent: an earlier call in this run, with the same target and other values, "
                 f"was applied; see {self._look}. For a second write give `.options(beside_unknown=True)`."
             )
+        if self.attempts > 0:  # some were sent, and none of them took effect: not the same as never sent
+            return (
+                f"{self._tool} was not applied{self._why}: none of its attempts ({self.attempts}) took effect, and "
+                "none can any more. It is safe to call it again."
+            )
         return f"{self._tool} was not sent{self._why}. Nothing is open; it is safe to call it again."
 
 
@@ -356,8 +361,8 @@ class OutcomeUnknown(_Fate):
         if self.blocked_by_key is not None:
             return (
                 f"{self._tool} was not sent: an earlier call in this run with the same target is unknown{self._why}; "
-                f"{still}. Do not send it under another key: {ways}, or pass it with "
-                "`.options(beside_unknown=True)`."
+                f"{still}. Do not send it under another key. A reconcile function of the tool ends this by itself, "
+                f"and so does `sw.deliver(...)`; {ways}, or pass it with `.options(beside_unknown=True)`."
             )
         made = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'}"
         return (

@@ -181,6 +181,33 @@ def test_refusals_say_that_it_is_safe_to_call_again() -> None:
         )
 
 
+def test_what_was_sent_and_is_proven_not_applied_is_not_called_never_sent() -> None:
+    """Sent, and without effect: other words than for a call that was refused, and as safe to call again."""
+    error = errors.WriteNotSent(tool="cancel", reason="proven_absent", attempts=2)
+    assert "not sent" not in str(error)
+    assert "none of its attempts (2) took effect" in str(error)
+    assert "safe to call it again" in str(error)
+
+
+@pytest.mark.parametrize("reason", ["person", "key_burnt"])
+def test_what_is_settled_for_good_is_no_invitation_to_call_again(reason: str) -> None:
+    """Nothing is sent again in that turn, and the other side did not say no."""
+    error = errors.WriteNotSent(**CARRIED, reason=reason)
+    for text in (str(error), error.for_model()):
+        assert "safe to call" not in text
+        assert "You may call it again" not in text
+        assert "said no" not in text
+    assert "not sent again" in str(error)
+    assert "Do not call it again in this turn" in error.for_model()
+
+
+def test_a_block_by_an_open_wish_names_all_that_ends_it() -> None:
+    """A read, a delivery, a person's word, or the wish to pass."""
+    error = errors.OutcomeUnknown(**CARRIED, blocked_by_key="sw1_other")
+    for way in ("reconcile function", "sw.deliver", "safewrite resolve sw1_other", "beside_unknown=True"):
+        assert way in str(error)
+
+
 def test_a_rejection_is_not_to_be_repeated_unchanged() -> None:
     """The dependency said no: the model corrects the arguments or reports it."""
     error = errors.WriteRejected(**CARRIED, reason="http_422")
