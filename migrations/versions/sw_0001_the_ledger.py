@@ -13,11 +13,12 @@ branch_labels = None
 depends_on = None
 
 NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+WORDS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 INSTANT = sa.DateTime(timezone=True).with_variant(sa.Text(), "sqlite")
 
 
 def text(name: str) -> sa.Column[Any]:
-    return sa.Column(name, sa.Text(), nullable=False)
+    return sa.Column(name, WORDS, nullable=False)
 
 
 def belongs_to_intent(table: str) -> sa.ForeignKeyConstraint:
@@ -39,8 +40,8 @@ def upgrade() -> None:
         text("attempts"),
         sa.Column("applied_sequence", sa.Integer()),
         sa.Column("value_sequence", sa.Integer()),
-        sa.Column("lease_call", sa.Text()),
-        sa.Column("lease_owner", sa.Text()),
+        sa.Column("lease_call", WORDS),
+        sa.Column("lease_owner", WORDS),
         sa.Column("lease_expires_at", INSTANT),
         sa.Column("first_claim_at", INSTANT),
         text("person"),
@@ -55,23 +56,23 @@ def upgrade() -> None:
     )
     op.create_table(
         "safewrite_audit",
-        sa.Column("id", NUMBER, autoincrement=True, nullable=False),
+        sa.Column("id", NUMBER, sa.Identity(always=True), autoincrement=True, nullable=False),
         text("intent_id"),
         sa.Column("sequence", sa.Integer(), nullable=False),
         text("event"),
         sa.Column("attempt", sa.Integer()),
-        sa.Column("attempt_id", sa.Text()),
+        sa.Column("attempt_id", WORDS),
         text("reason"),
         sa.Column("occurred_at", INSTANT, nullable=False),
         sa.Column("recorded_at", INSTANT, nullable=False),
-        sa.Column("evidence", sa.Text()),
-        sa.Column("contents", sa.Text()),
+        sa.Column("evidence", WORDS),
+        sa.Column("contents", WORDS),
         *(text(name) for name in ("outcome", "command", "rule")),
         sa.Column("machine", sa.Integer(), nullable=False),
         sa.Column("granted_ms", NUMBER),
         sa.Column("left_ms", NUMBER),
         sa.Column("deadline_at", INSTANT),
-        sa.Column("promises", sa.Text()),
+        sa.Column("promises", WORDS),
         *(text(name) for name in ("run", "agent", "worker", "person", "tool_call_id", "trace")),
         *(text(name) for name in ("body", "prev_hash", "hash")),
         belongs_to_intent("safewrite_audit"),

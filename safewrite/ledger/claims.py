@@ -8,7 +8,7 @@ from safewrite.core.events import Alarmed, Delivered, Ended, Event, OutcomeState
 from safewrite.core.objects import judge
 from safewrite.ledger.model import SUBJECT, Candidates, Contents, Intent
 from safewrite.ledger.texts import storable
-from safewrite.ledger.units import Unit
+from safewrite.ledger.units import Hold, Unit
 
 COLLISION = "object_collision"
 """The alarm where two intents were answered with one object."""
@@ -47,6 +47,14 @@ def judged(
         kept=bool(kept),
     )
     return replace(event, fact=fact), kept
+
+
+def objects(event: Event, candidates: Candidates | None, dependency: str) -> tuple[Hold, ...]:
+    """Return what a unit with this event must hold: a read is judged while nobody else claims an object there."""
+    if isinstance(event.fact, ReadEnded):
+        found = candidates is not None or event.fact.object_id is not None
+        return (Hold(f"object:{dependency}"),) if found else ()
+    return (Hold(f"object:{dependency}", shared=True),) if _named(event, candidates)[0] is not None else ()
 
 
 def claim(

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from safewrite.errors import ConfigurationError, SchemaOutdated
+from safewrite.ledger.database import Database
 from safewrite.ledger.guards import GUARDS, recreate
-from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.statements import VERSION_TABLE
 from safewrite.ledger.tables import metadata
 
@@ -58,11 +58,12 @@ def folder() -> Path:
     )
 
 
-def ready(database: SQLite, raw: Any, wait: float) -> None:
+def ready(database: Database, raw: Any, wait: float) -> None:
     """See to it that the tables are this version's.
 
     SQLite is upgraded if it is empty or older; another process that does so is waited for, `wait` seconds or a few.
-    Raises `SchemaOutdated` or `ConfigurationError`, or `Trouble` where the database is only busy.
+    PostgreSQL is left as it is.  Raises `SchemaOutdated` or `ConfigurationError`, or `Trouble` where the database is
+    only busy.
     """
     try:
         found = raw.execute(database.sql.schema.text).fetchall()
@@ -73,15 +74,29 @@ def ready(database: SQLite, raw: Any, wait: float) -> None:
     if [tuple(row) for row in found] == [(HEAD,)]:
         return
     if _older(database, raw):
-        upgrade(database, max(wait, _LEAST_PATIENCE))
-        return
+        if database.makes_tables:
+            upgrade(database, max(wait, _LEAST_PATIENCE))
+            return
+        raise SchemaOutdated(
+            f"The ledger {database.named} has {_what(_revision(database, raw))}. Nothing was sent. Run `safewrite db "
+            "upgrade`, or call `sw.upgrade()`, with a role that may create tables."
+        )
     raise SchemaOutdated(
         f"The tables of the ledger {database.named} were altered: they are said to be those of revision {HEAD}, but a "
-        "table or column is missing. Nothing was sent. Restore them from a backup, or name another file."
+        "table or column is missing. Nothing was sent. Restore them from a backup, or name another "
+        f"{database.place}."
     )
 
 
-def _older(database: SQLite, raw: Any) -> bool:
+def _what(revision: str | None) -> str:
+    return (
+        "no tables of safewrite yet"
+        if revision is None
+        else f"tables of revision {revision}, older than {HEAD}"
+    )
+
+
+def _older(database: Database, raw: Any) -> bool:
     """Whether the tables are to be upgraded.  Raises where they are newer, or not ours."""
     revision = _revision(database, raw)
     if revision is None:
@@ -96,7 +111,7 @@ def _older(database: SQLite, raw: Any) -> bool:
     return revision < HEAD
 
 
-def _revision(database: SQLite, raw: Any) -> str | None:
+def _revision(database: Database, raw: Any) -> str | None:
     """Return the revision on record, or None where none of our tables is there."""
     here = _names(database, raw)
     ours = here & {table.name for table in metadata.sorted_tables}
@@ -105,7 +120,7 @@ def _revision(database: SQLite, raw: Any) -> str | None:
             raise _not_ours(database, f"it has a table `{min(ours)}`, but no `{VERSION_TABLE}`")
         return None
     try:
-        found = raw.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchall()  # noqa: S608
+        found = raw.execute(database.sql.version.text).fetchall()
     except database.errors as error:
         if database.reason(error) != "ledger_schema":
             raise database.refusal(error) from error
@@ -117,22 +132,22 @@ def _revision(database: SQLite, raw: Any) -> str | None:
     return str(found[0][0]) if found else None
 
 
-def _names(database: SQLite, raw: Any) -> set[str]:
-    """Return the names of everything in the database."""
+def _names(database: Database, raw: Any) -> set[str]:
+    """Return the names of what is in the database, ours at least."""
     try:
-        return {name for (name,) in raw.execute("SELECT name FROM sqlite_master").fetchall()}
+        return database.names(raw)
     except database.errors as error:
         raise database.refusal(error) from error
 
 
-def _not_ours(database: SQLite, why: str) -> ConfigurationError:
+def _not_ours(database: Database, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"The database {database.named} is not a ledger of safewrite: {why}. Nothing was sent, and nothing in it was "
-        "changed. Name another file."
+        f"changed. Name another {database.place}."
     )
 
 
-def upgrade(database: SQLite, wait: float = PATIENCE) -> None:
+def upgrade(database: Database, wait: float = PATIENCE) -> None:
     """Bring the tables to this version's revision, and make view and triggers anew.
 
     Upgrades of several processes take turns; the second finds the work done.  Raises `ConfigurationError` where the
@@ -141,14 +156,10 @@ def upgrade(database: SQLite, wait: float = PATIENCE) -> None:
     from sqlalchemy.exc import DBAPIError
 
     try:
-        with database.engine.connect() as connection:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(wait * 1000)}")
-            # The driver is in autocommit: this is what begins the transaction, before anything is looked at.
-            connection.exec_driver_sql(database.begin)
+        with database.upgrading(wait) as connection:
             if _older(database, connection.connection.driver_connection):
                 _run(connection)
-            recreate(connection.dialect.name, connection.exec_driver_sql)
-            connection.commit()
+            recreate(database.dialect, connection.exec_driver_sql)
     except DBAPIError as error:
         raise database.refusal(error.orig or error) from error
 
@@ -164,23 +175,28 @@ def _run(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def check(database: SQLite) -> Status:
+def check(database: Database) -> Status:
     """Return what stands in a database; it is not changed, nor made.  Raises `ConfigurationError`."""
     database.check_path()
     if database.path is not None and not database.path.exists():
         return Status(database.named, None, HEAD, ("The file is not there yet; the first use makes it.",))
     pooled = database.connect()
     try:
-        raw = pooled.driver_connection
+        raw = getattr(pooled, "driver_connection", pooled)
         revision = _revision(database, raw)
         return Status(database.named, revision, HEAD, tuple(_problems(database, raw, revision)))
     finally:
         pooled.close()
 
 
-def _problems(database: SQLite, raw: Any, revision: str | None) -> list[str]:
+def _problems(database: Database, raw: Any, revision: str | None) -> list[str]:
     if revision is None:
-        return ["It has no tables of safewrite yet; the first use, or `safewrite db upgrade`, makes them."]
+        first = (
+            "the first use, or `safewrite db upgrade`, makes"
+            if database.makes_tables
+            else ("`safewrite db upgrade` makes")
+        )
+        return [f"It has no tables of safewrite yet; {first} them."]
     try:
         older = _older(database, raw)
     except (SchemaOutdated, ConfigurationError) as error:
@@ -194,5 +210,5 @@ def _problems(database: SQLite, raw: Any, revision: str | None) -> list[str]:
             raise database.refusal(error) from error
         return [f"A table or column is missing ({error}): restore it from a backup."]
     present = _names(database, raw)
-    gone = [name for name in GUARDS["sqlite"] if name not in present]
+    gone = [name for name in GUARDS[database.dialect] if name not in present]
     return [f"`{name}` is gone: run `safewrite db upgrade`." for name in gone]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from math import isfinite
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Select
 from sqlalchemy.engine import URL, make_url
@@ -22,18 +22,22 @@ from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import lookup, migrate
 from safewrite.ledger.append import Appended, append, unwritten
 from safewrite.ledger.chain import Flaw
-from safewrite.ledger.claims import claim, judged
+from safewrite.ledger.claims import claim, judged, objects
 from safewrite.ledger.codec import encode_arguments
+from safewrite.ledger.database import Database
 from safewrite.ledger.lookup import IntentRow
 from safewrite.ledger.migrate import Status
 from safewrite.ledger.model import ARGUMENTS, VALUE, Candidates, Contents, Identity, Intent, Meta, Ticket
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.store import LONGEST_WAIT, Store
 from safewrite.ledger.texts import restored, storable
-from safewrite.ledger.units import Proof, Trouble, Unit
+from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 from safewrite.ledger.verify import audit_rows, verify
 
 _LOG = logging.getLogger("safewrite")
+if TYPE_CHECKING:
+    from safewrite.ledger.pool import Pool
+
 T = TypeVar("T")
 OnAlarm = Callable[[Intent, Alarm], None]
 
@@ -69,8 +73,26 @@ class Ledger:
         ):
             if not (isfinite(given) and given >= 0.0):
                 raise ConfigurationError(f"`{name}` is {given!r}; it must be a number of seconds, 0 or more.")
-        self._database = _database(url, busy_timeout, schema)
-        self._store = Store(self._database, wait=busy_timeout, check=migrate.ready)
+        busy_timeout = min(busy_timeout, LONGEST_WAIT)
+        self._database: Database
+        self._store: Store | Pool
+        parsed = _parsed(url)
+        if parsed.get_backend_name() == "postgresql":
+            from safewrite.ledger.postgres import PostgreSQL
+
+            server = PostgreSQL(
+                parsed,
+                busy_timeout=busy_timeout,
+                connect_timeout=min(connect_timeout, LONGEST_WAIT),
+                statement_timeout=min(statement_timeout, LONGEST_WAIT),
+                schema=schema,
+            )
+            from safewrite.ledger.pool import Pool
+
+            self._database, self._store = server, Pool(server, wait=busy_timeout, check=migrate.ready)
+        else:
+            file = _file(parsed, busy_timeout, schema)
+            self._database, self._store = file, Store(file, wait=busy_timeout, check=migrate.ready)
         self._now = now
 
     # Deciding and recording --------------------------------------------------------------------------------------
@@ -89,7 +111,9 @@ class Ledger:
                 command = step(intent.state, asked)[1]
                 if isinstance(command, Answer | Read | Watch | Run):
                     return intent, command
-            appended = self._write(lambda unit: self._asked(unit, ticket, call, at, meta))
+            appended = self._write(
+                lambda unit: self._asked(unit, ticket, call, at, meta), (Hold(identity.wish),)
+            )
         except Trouble as trouble:
             raise _unavailable(trouble, identity=identity) from trouble.__cause__ or trouble
         return appended.intent, appended.command
@@ -135,7 +159,8 @@ class Ledger:
         """
         try:
             appended = self._write(
-                lambda unit: self._recorded(unit, intent, event, meta, contents, candidates)
+                lambda unit: self._recorded(unit, intent, event, meta, contents, candidates),
+                (Hold(intent.identity.wish), *objects(event, candidates, meta.dependency)),
             )
         except Trouble as trouble:
             failed = _unavailable(trouble, "what happened could not be recorded", intent.identity)
@@ -231,8 +256,7 @@ class Ledger:
         """
 
         def query(unit: Unit) -> list[dict[str, Any]]:
-            compiled = self._database.compiled(statement)
-            cursor = unit.connection.execute(compiled.text, compiled.places({}))
+            cursor = unit.execute(self._database.compiled(statement), {})
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -277,12 +301,12 @@ class Ledger:
         """Release every connection.  Later calls raise `LedgerUnavailable`."""
         self._store.close()
 
-    def _write(self, work: Callable[[Unit], Appended]) -> Appended:
+    def _write(self, work: Callable[[Unit], Appended], locks: tuple[Hold, ...]) -> Appended:
         def unit_of(unit: Unit) -> tuple[Appended, Proof | None]:
             appended = work(unit)
             return appended, appended.proof
 
-        appended = self._store.write(unit_of)
+        appended = self._store.write(unit_of, locks)
         for alarm in appended.alarms:
             self._tell(appended.intent, alarm)
         return appended
@@ -330,19 +354,22 @@ def _other(ticket: Ticket, row: IntentRow) -> Other:
     )
 
 
-def _database(url: str, busy_timeout: float, schema: str | None) -> SQLite:
+_HOW = "Write `sqlite:///path/to/agent.db` or `postgresql+psycopg://user@host/database`."
+
+
+def _parsed(url: str) -> URL:
     try:
         parsed: URL = make_url(url)
         backend = parsed.get_backend_name()
     except (ArgumentError, ValueError, TypeError):
         # Without its text: it may hold a password.
-        raise ConfigurationError(
-            "The database URL cannot be read. Write `sqlite:///path/to/agent.db`."
-        ) from None
-    if backend != "sqlite":
-        raise ConfigurationError(
-            f"A ledger in `{backend}` is not supported by this version. Write `sqlite:///path/to/agent.db`."
-        )
+        raise ConfigurationError(f"The database URL cannot be read. {_HOW}") from None
+    if backend not in ("sqlite", "postgresql"):
+        raise ConfigurationError(f"A ledger in `{backend}` is not supported. {_HOW}")
+    return parsed
+
+
+def _file(url: URL, busy_timeout: float, schema: str | None) -> SQLite:
     if schema is not None:
         raise ConfigurationError(f"`schema` is {schema!r}, but SQLite has no schemas. Leave it out.")
-    return SQLite(parsed, min(busy_timeout, LONGEST_WAIT))
+    return SQLite(url, busy_timeout)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import NullPool, StaticPool
@@ -46,7 +48,11 @@ class SQLite:
     The driver is left in autocommit, so that transactions begin and end where the ledger says.
     """
 
+    dialect = "sqlite"
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    makes_tables = True
+    """The first use makes them, or upgrades them."""
+    place = "file"
     begin = "BEGIN IMMEDIATE"
     """A unit that writes takes the write lock first: a reader that turns writer fails at once when beaten to it."""
 
@@ -144,6 +150,22 @@ class SQLite:
                 f"The ledger {self.named} lies in a folder that is not there. Nothing was sent. "
                 f"Make it (`mkdir -p {self.path.parent}`), or name another file."
             )
+
+    # Its tables --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def upgrading(self, wait: float) -> Iterator[Connection]:
+        """Yield a connection in a transaction that only one upgrade is in at a time; it is committed at the end."""
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(wait * 1000)}")
+            # The driver is in autocommit: this is what begins the transaction, before anything is looked at.
+            connection.exec_driver_sql(self.begin)
+            yield connection
+            connection.commit()
+
+    def names(self, raw: Any) -> set[str]:
+        """Return the names of everything in the database."""
+        return {name for (name,) in raw.execute("SELECT name FROM sqlite_master").fetchall()}
 
     # What errors mean --------------------------------------------------------------------------------------------
 

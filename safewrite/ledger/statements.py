@@ -13,7 +13,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
+    MetaData,
     Table,
     and_,
     bindparam,
@@ -24,7 +26,6 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
-    table,
     union_all,
     update,
 )
@@ -34,11 +35,11 @@ from sqlalchemy.engine import Dialect
 from safewrite.ledger.tables import audit, claimed_object, content, intent, metadata
 
 VERSION_TABLE = "safewrite_alembic_version"
+_VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num"))
 
-_INSERTING: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert}
-"""How each database inserts a row unless it is there."""
+CLOCK = "extract(epoch from clock_timestamp())::float8"
 
-_CLOCKS: dict[str, ColumnElement[Any]] = {}
+_CLOCKS: dict[str, ColumnElement[Any]] = {"postgresql": literal_column(CLOCK)}
 """What reads a database's clock, in Unix seconds, where leases are compared by it."""
 
 _NOT_APPLIED: ColumnElement[Any] = literal_column("'not_applied'")
@@ -85,11 +86,18 @@ class Statements:
     look: Statement
     """:key, :wish -> the intent of that key and the others with its wish that count."""
     create: Statement
-    """All columns of the intent but `first_row` and `answered_row` -> the id for its first audit row."""
+    """All columns of the intent but `first_row` and `answered_row` -> the id for its first audit row.
+
+    PostgreSQL writes that row as well, from its columns behind `row_`; `advance` does so, too.
+    """
     advance: Statement
     """:intent, :seen, :answered, :alarmed and the projection -> the id for the next audit row; none if missed."""
+    create_keeping: Statement | None
+    """PostgreSQL: `create` with a content, from its columns behind `kept_`."""
+    advance_keeping: Statement | None
+    """PostgreSQL: `advance` with a content."""
     append: Statement
-    """All columns of the audit row."""
+    """All columns of the audit row; PostgreSQL gives its id."""
     keep: Statement
     """All columns of the content."""
     claim_object: Statement
@@ -116,35 +124,47 @@ class Statements:
     """:intent -> all columns of its audit rows, in order."""
     unknown: Statement
     """:tool, :namespace (or NULL for any), :limit, :skip -> the open intents, oldest first."""
+    version: Statement
+    """-> the revision of the tables."""
     schema: Statement
     """-> the revision of the tables, if every column that is needed is there."""
 
 
 @cache
-def statements(dialect: Dialect) -> Statements:
-    """Return the statements for a database."""
-    next_row = select(
-        func.coalesce(func.max(audit.c.id), literal_column("0")) + literal_column("1")
-    ).scalar_subquery()
-    inserting = _INSERTING[dialect.name]
+def statements(dialect: Dialect, schema: str | None = None) -> Statements:
+    """Return the statements for a database; `schema`: where its tables are, if not on the search path."""
+    writing = _in_one() if dialect.name == "postgresql" else _one_by_one()
     texts = {
         **_reading(_CLOCKS.get(dialect.name, null())),
-        **_writing(next_row),
-        **_objects(inserting),
+        **writing,
+        **_objects(_inserting(dialect)),
+        "version": select(_VERSION.c.version_num),
         "schema": _schema(),
     }
-    return Statements(**{name: _compiled(statement, dialect) for name, statement in texts.items()})
+    compiled: dict[str, Any] = {
+        name: None if statement is None else _compiled(statement, dialect, schema)
+        for name, statement in texts.items()
+    }
+    return Statements(**compiled)
 
 
-def bound(statement: Any, dialect: Dialect) -> Statement:
+def bound(statement: Any, dialect: Dialect, schema: str | None = None) -> Statement:
     """Return a statement with values in it, for one use."""
-    compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+    compiled = statement.compile(
+        dialect=dialect, compile_kwargs={"render_postcompile": True}, **_translated(schema)
+    )
     values = compiled.params
     return Statement(str(compiled), lambda _: tuple(values[name] for name in compiled.positiontup))
 
 
-def _compiled(statement: Any, dialect: Dialect) -> Statement:
-    compiled = statement.compile(dialect=dialect)
+def _translated(schema: str | None) -> dict[str, Any]:
+    if schema is None:
+        return {}
+    return {"schema_translate_map": {None: schema}, "render_schema_translate": True}
+
+
+def _compiled(statement: Any, dialect: Dialect, schema: str | None) -> Statement:
+    compiled = statement.compile(dialect=dialect, **_translated(schema))
     names: list[str] = list(compiled.positiontup)
     match names:
         case []:
@@ -218,26 +238,79 @@ def _look() -> Any:
     )
 
 
-def _writing(next_row: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        c.name: bindparam(c.name) for c in intent.c if c.name not in ("first_row", "answered_row")
+def _given(known: Table, prefix: str = "", *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a parameter for each column of a table."""
+    return {c.name: bindparam(prefix + c.name, type_=c.type) for c in known.c if c.name not in without}
+
+
+_NUMBERS = ("first_row", "answered_row")
+
+
+def _seen() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return intent.c.id == bindparam("intent"), intent.c.revision == bindparam("seen")
+
+
+def _projected(row: Any) -> dict[str, Any]:
+    """Return what moves on in an intent's row; `row`: the number of the audit row that moves it."""
+    told = case((bindparam("answered"), row), else_=null())
+    return {name: bindparam(name) for name in PROJECTION} | {
+        "answered_row": func.coalesce(intent.c.answered_row, told),
+        "alarms": intent.c.alarms + bindparam("alarmed"),
     }
-    told = case((bindparam("answered"), next_row), else_=null())
+
+
+def _one_by_one() -> dict[str, Any]:
+    """Build for a database that one writes to at a time: the next number is one more than there is."""
+    next_row = select(
+        func.coalesce(func.max(audit.c.id), literal_column("0")) + literal_column("1")
+    ).scalar_subquery()
+    made = {**_given(intent, without=_NUMBERS), "first_row": next_row}
+    moved = update(intent).where(*_seen()).values(_projected(next_row))
     return {
-        "create": insert(intent).values({**given, "first_row": next_row}).returning(intent.c.first_row),
-        "advance": update(intent)
-        .where(intent.c.id == bindparam("intent"), intent.c.revision == bindparam("seen"))
-        .values(
-            {name: bindparam(name) for name in PROJECTION}
-            | {
-                "answered_row": func.coalesce(intent.c.answered_row, told),
-                "alarms": intent.c.alarms + bindparam("alarmed"),
-            }
-        )
-        .returning(next_row.label("row")),
-        "append": insert(audit).values({c.name: bindparam(c.name) for c in audit.c}),
-        "keep": insert(content).values({c.name: bindparam(c.name) for c in content.c}),
+        "create": insert(intent).values(made).returning(intent.c.first_row),
+        "advance": moved.returning(next_row.label("row")),
+        "create_keeping": None,
+        "advance_keeping": None,
+        "append": insert(audit).values(_given(audit)),
+        "keep": insert(content).values(_given(content)),
     }
+
+
+def _in_one() -> dict[str, Any]:
+    """Build for a database that gives the numbers, with all that a row brings in one statement.
+
+    Foreign keys are looked at when the statement ends.  Of two that move an intent on from the same revision, the
+    index of (intent, sequence) lets one through.
+    """
+    columns = _given(audit, "row_", without=("id",))
+    first = insert(audit).values(columns).returning(audit.c.id).cte("row")
+    number = select(first.c.id).scalar_subquery()
+    create = insert(intent).values({**_given(intent, without=_NUMBERS), "first_row": number})
+    here = select(*columns.values()).select_from(intent).where(*_seen())
+    later = insert(audit).from_select(list(columns), here).returning(audit.c.id).cte("row")
+    advance = update(intent).where(*_seen(), later.c.id.is_not(None)).values(_projected(later.c.id))
+
+    def kept(row: Any) -> Any:
+        given = _given(content, "kept_")
+        return insert(content).from_select(list(given), select(*given.values()).select_from(row)).cte("kept")
+
+    return {
+        "create": create.returning(intent.c.first_row),
+        "advance": advance.returning(later.c.id),
+        "create_keeping": create.add_cte(kept(first)).returning(intent.c.first_row),
+        "advance_keeping": advance.add_cte(kept(later)).returning(later.c.id),
+        "append": insert(audit).values(_given(audit, without=("id",))),
+        "keep": insert(content).values(_given(content)),
+    }
+
+
+def _inserting(dialect: Dialect) -> Callable[[Table], Any]:
+    """Return how a database inserts a row unless it is there."""
+    if dialect.name == "sqlite":
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql  # slow to import, and seldom needed
+
+    return postgresql.insert
 
 
 def _objects(inserting: Callable[[Table], Any]) -> dict[str, Any]:
@@ -266,4 +339,4 @@ def _schema() -> Any:
     """Name every column of every table without reading a row, beside the revision."""
     never = literal_column("1") == literal_column("0")
     needed = [~exists(select(*known.c).where(never)) for known in metadata.sorted_tables]
-    return select(literal_column("version_num")).select_from(table(VERSION_TABLE)).where(*needed)
+    return select(_VERSION.c.version_num).where(*needed)

@@ -21,7 +21,7 @@ from safewrite.errors import ConfigurationError
 from safewrite.ledger.forks import generation
 from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
-from safewrite.ledger.units import Proof, Trouble, Unit
+from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 
 T = TypeVar("T")
 
@@ -92,11 +92,12 @@ class Store:
 
     # Writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, work: Callable[[Unit], tuple[T, Proof | None]]) -> T:
+    def write(self, work: Callable[[Unit], tuple[T, Proof | None]], locks: tuple[Hold, ...] = ()) -> T:  # noqa: ARG002
         """Run a unit in one durable transaction.  It may be run again, so it does nothing but database work.
 
         Units that come together share a transaction and its commit: whoever finds the connection free leads, and
-        carries out all that wait.  Raises `Trouble` with nothing written, or whatever the unit raises, likewise.
+        carries out all that wait.  Nobody else writes meanwhile: no `locks` are needed.  Raises `Trouble` with
+        nothing written, or whatever the unit raises, likewise.
         """
         own, me = self._own(), get_ident()
         if own.thread == me:

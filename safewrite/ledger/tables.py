@@ -10,6 +10,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     MetaData,
@@ -36,8 +37,12 @@ _instant = DateTime(timezone=True).with_variant(Text(), "sqlite")
 """An instant in UTC; on SQLite ISO 8601 text, for its own type loses the offset."""
 
 
+_words = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text, compared byte by byte everywhere: no update of a server's locales can put an index out of order."""
+
+
 def _text(name: str, *args: Any, **options: Any) -> Column[Any]:
-    return Column(name, Text(), *args, nullable=False, **options)
+    return Column(name, _words, *args, nullable=False, **options)
 
 
 intent = Table(
@@ -66,8 +71,8 @@ intent = Table(
     _text("attempts"),
     Column("applied_sequence", Integer()),
     Column("value_sequence", Integer()),
-    Column("lease_call", Text()),
-    Column("lease_owner", Text()),
+    Column("lease_call", _words),
+    Column("lease_owner", _words),
     Column("lease_expires_at", _instant),
     Column("first_claim_at", _instant),
     _text("person"),
@@ -94,18 +99,18 @@ intent = Table(
 audit = Table(
     "safewrite_audit",
     metadata,
-    Column("id", _number, primary_key=True, autoincrement=True),
+    Column("id", _number, Identity(always=True), primary_key=True, autoincrement=True),
     _text("intent_id", ForeignKey("safewrite_intent.id")),
     Column("sequence", Integer(), nullable=False),
     # What happened
     _text("event"),
     Column("attempt", Integer()),
-    Column("attempt_id", Text()),
+    Column("attempt_id", _words),
     _text("reason"),
     Column("occurred_at", _instant, nullable=False),
     Column("recorded_at", _instant, nullable=False),
-    Column("evidence", Text()),
-    Column("contents", Text()),
+    Column("evidence", _words),
+    Column("contents", _words),
     # What was decided
     _text("outcome"),
     _text("command"),
@@ -114,7 +119,7 @@ audit = Table(
     Column("granted_ms", _number),
     Column("left_ms", _number),
     Column("deadline_at", _instant),
-    Column("promises", Text()),
+    Column("promises", _words),
     # Who
     _text("run"),
     _text("agent"),

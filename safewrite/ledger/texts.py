@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 _MARK = 'json:"'
 
-EARLIEST = datetime.min.replace(tzinfo=UTC)
-LATEST = datetime.max.replace(tzinfo=UTC)
+# A day from the ends, so that they can be told in every zone of the earth.
+EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def storable(text: str) -> str:
@@ -43,7 +44,7 @@ def _is_unicode(text: str) -> bool:
 def stamp(unix: float) -> datetime:
     """Return Unix seconds as an aware instant in UTC, held to the years that a database can store."""
     try:
-        return datetime.fromtimestamp(unix, UTC)
+        return min(max(datetime.fromtimestamp(unix, UTC), EARLIEST), LATEST)
     except (ValueError, OverflowError, OSError):
         return EARLIEST if unix < 0 else LATEST
 
@@ -54,9 +55,9 @@ def stamp_text(unix: float) -> str:
     return stamp(unix).isoformat(timespec="microseconds")
 
 
-def unix(text: str) -> float:
-    """Return the Unix seconds of a text that `stamp_text` made."""
-    return datetime.fromisoformat(text).timestamp()
+def unix(held: str | datetime) -> float:
+    """Return the Unix seconds of an instant as a column holds it."""
+    return (datetime.fromisoformat(held) if isinstance(held, str) else held).timestamp()
 
 
 def new_id(now: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from safewrite.core.events import Moment
@@ -17,7 +18,8 @@ class Trouble(Exception):
     """The database did not do what it was asked.  The cause is the driver's own error.
 
     `reason` is a stable code: `ledger_busy`, `ledger_full`, `ledger_read_only`, `ledger_corrupt`, `ledger_schema`,
-    `ledger_io`, `ledger_conflict`, `ledger_closed`, `ledger_forked`, `ledger_nested`, `ledger_error`.
+    `ledger_io`, `ledger_conflict`, `ledger_unreachable`, `ledger_denied`, `ledger_closed`, `ledger_forked`,
+    `ledger_nested`, `ledger_error`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -31,6 +33,19 @@ class Proof(NamedTuple):
     intent: str
     sequence: int
     hash: str
+
+
+class Hold(NamedTuple):
+    """What a unit holds from its beginning to its end, where the database lets several write at once."""
+
+    name: str
+    shared: bool = False
+    """Beside others that share it."""
+
+    @property
+    def number(self) -> int:
+        """What stands for the name: 64 bits, signed.  Two names with one number only wait for each other."""
+        return int.from_bytes(sha256(self.name.encode("utf-8", "surrogatepass")).digest()[:8], signed=True)
 
 
 class Executes(Protocol):
@@ -50,9 +65,13 @@ class Unit:
     stamp: Callable[[float], Any]
     """Writes Unix seconds as this database holds instants."""
 
+    def execute(self, statement: Statement, parameters: Mapping[str, Any]) -> Any:
+        """Run a statement; return the driver's cursor with its result."""
+        return self.connection.execute(statement.text, statement.places(parameters))
+
     def run(self, statement: Statement, parameters: Mapping[str, Any]) -> None:
         """Run a statement that returns nothing."""
-        self.connection.execute(statement.text, statement.places(parameters))
+        self.execute(statement, parameters)
 
     def write(
         self, intent: Columns, rows: Sequence[Columns], contents: Sequence[Columns], *, new: bool
@@ -76,8 +95,7 @@ class Unit:
 
     def rows(self, statement: Statement, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement and return all its rows."""
-        cursor = self.connection.execute(statement.text, statement.places(parameters))
-        found: list[tuple[Any, ...]] = cursor.fetchall()
+        found: list[tuple[Any, ...]] = self.execute(statement, parameters).fetchall()
         return found
 
     def row(self, statement: Statement, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -199,7 +199,8 @@ def test_a_ledger_follows_its_path_not_the_working_directory(
     [
         ("", "cannot be read"),
         ("agent.db", "cannot be read"),
-        ("postgresql+psycopg://u:secret@h/db", "`postgresql` is not supported"),
+        ("postgresql+asyncpg://u:secret@h/db", "names a driver"),
+        ("mysql+pymysql://u:secret@h/db", "`mysql` is not supported"),
         ("nonsense://u:secret@h/db", "`nonsense` is not supported"),
         ("sqlite+aiosqlite:///agent.db", "names a driver"),
         ("sqlite+nonsense:///agent.db", "names a driver"),
