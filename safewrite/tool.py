@@ -42,6 +42,7 @@ class _AllArguments:
 
 
 ALL_ARGUMENTS: Final = _AllArguments()
+_DATA = (str, bytes, int, float, bool, dict, list, tuple, type(None))
 Target = str | tuple[str, ...] | Callable[..., object] | _AllArguments
 Wait = Callable[[Any], float]
 """A tenacity wait strategy: called with a `RetryCallState`, returns seconds."""
@@ -143,8 +144,16 @@ class Tool:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name: bound, defaulted, validated and converted by the hints.
 
-        Raises `TypeError` as Python does for a call that does not fit, and pydantic's `ValidationError`.
+        Raises `TypeError` as Python does for a call that does not fit, and pydantic's `ValidationError`;
+        `ConfigurationError` where plain data stands in the place of `self`.
         """
+        if self.receiver is not None and args and type(args[0]) in _DATA:
+            # Attributes of a method are those of its function: `obj.cancel.outcome("a")` binds no `obj`.
+            raise ConfigurationError(
+                f"`{self.name}` is a method, and its `{self.receiver}` would be {type(args[0]).__name__} data. Ask on "
+                f"the class, with the instance first: `Class.{self.fn.__name__}.outcome(instance, ...)`.",
+                tool=self.name,
+            )
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)

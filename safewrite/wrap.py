@@ -132,6 +132,8 @@ def _options(before: CallOptions, given: dict[str, Any]) -> CallOptions:
     occurrence = given.get("occurrence")
     if occurrence is not None and (isinstance(occurrence, bool) or not isinstance(occurrence, str | int)):
         raise ConfigurationError(f"`occurrence` is {occurrence!r}. Write text or a whole number.")
+    if isinstance(occurrence, str) and not occurrence.strip():
+        raise ConfigurationError(f"`occurrence` is {occurrence!r}. Leave it out, or name it.")
     return dataclasses.replace(before, **given)
 
 

@@ -272,6 +272,7 @@ def test_a_positional_only_attempt_is_refused(sw: SafeWrite) -> None:
         {"turn": 1.5},
         {"turn": True},
         {"occurrence": True},
+        {"occurrence": " "},
         {"occurrence": 1.5},
         {"occurrence": ("a",)},
     ],

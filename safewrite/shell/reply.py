@@ -49,7 +49,7 @@ def read_value(value: object, reading: Reading) -> Reply:
     """Return what a value out of the body says."""
     match value:
         case Applied(found, object_id):
-            return Reply(Finding(OutcomeState.APPLIED, "returned"), found, object_id=object_id)
+            return Reply(Finding(OutcomeState.APPLIED, "returned"), found, object_id=object_text(object_id))
         case GoalMet(found):
             return Reply(Finding(OutcomeState.APPLIED, "goal_met"), found, goal=True)
         case NotApplied():
@@ -64,6 +64,11 @@ def read_value(value: object, reading: Reading) -> Reply:
         return _not_awaited(value)
     declared = _declared(value, reading) or _judged(value, reading)
     return Reply(declared or evidence.from_value(value), value)
+
+
+def object_text(object_id: object) -> str | None:
+    """Return an object's id as text: dependencies count in numbers and UUIDs, too."""
+    return None if object_id is None else str(object_id)
 
 
 def _not_awaited(value: object) -> Reply:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, SecretStr
@@ -286,6 +287,27 @@ def test_an_object_proves_one_intent_only(shell: Shell, remote: Remote, create: 
         outcome = shell.call(tool.outcome, "Disk full")
     assert (outcome.state, outcome.evidence) == ("not_applied", "reconciled")
     assert remote.count() == 1
+
+
+@pytest.mark.parametrize("object_id", [5, UUID(int=5)])
+def test_an_object_may_be_numbered(object_id: Any, shell: Shell, sw: SafeWrite, remote: Remote) -> None:
+    """From a body, a read, and a delivery: the id is kept as text, and the write is never lost over it."""
+    ids: list[str] = []
+
+    async def make(name: str, attempt: Attempt) -> Any:
+        ids.append(attempt.id)
+        await remote.write(name, attempt)
+        return Applied(name, object_id=object_id)
+
+    tool = sw.write(target="name", dependency=SETTLES, max_attempts=1)(shell.colours(make))
+    assert shell.call(tool, "a") == "a"
+    assert shell.call(tool.outcome, "a").replayed
+    remote.next(DROP)
+    assert shell.call(tool.outcome, "b").state == "unknown"
+    alarms: list[Any] = []
+    sw.on_alarm(alarms.append)
+    assert sw.deliver(ids[-1], "b", object_id=object_id).state == "applied"
+    assert len(alarms) == 1
 
 
 def test_a_free_object_proves_the_intent_that_lost_its_answer(

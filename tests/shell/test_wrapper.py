@@ -318,6 +318,25 @@ def test_methods_are_tools_and_self_is_in_no_key(
     assert list(inspect.signature(first.cancel).parameters) == ["sub_id"]
 
 
+def test_a_method_asked_through_its_instance_says_how_to_ask(
+    shell: Shell, sw: SafeWrite, remote: Remote, run: None
+) -> None:
+    """Python binds no `self` there: what would be taken for it is refused before anything is sent."""
+
+    class Billing:
+        async def cancel(self, sub_id: str, note: str = "") -> str:
+            return await remote.write(sub_id)
+
+    Billing.cancel = sw.write(target="sub_id")(shell.colours(Billing.cancel))  # type: ignore[method-assign]
+    billing: Any = Billing()
+    for ask in (billing.cancel.outcome, billing.cancel.options(occurrence=1), billing.cancel.as_tool()):
+        for arguments in (("a",), ("a", "b")):
+            with pytest.raises(safewrite.ConfigurationError, match=r"Class\.cancel\.outcome\(instance"):
+                shell.call(ask, *arguments)
+    assert remote.attempts == []
+    assert shell.call(Billing.cancel.outcome, billing, "a").state == "applied"  # type: ignore[attr-defined]
+
+
 def test_a_method_may_be_read_back_by_its_class(
     shell: Shell, sw: SafeWrite, remote: Remote, run: None, clock: Any
 ) -> None:
