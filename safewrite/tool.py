@@ -363,6 +363,8 @@ def _check_values(tool: Tool) -> None:
             refuse(name, hook, "Write a function.")
     if o.in_thread is not None and not isinstance(o.in_thread, bool):
         refuse("in_thread", o.in_thread, "Write True, False or None.")
+    if o.in_thread is False and o.idle is not None:
+        refuse("in_thread", o.in_thread, "A body on the caller's thread cannot be given up at `idle`: leave it out.")
     if o.in_thread and tool.is_async:
         refuse("in_thread", o.in_thread, "A coroutine function runs on its event loop: leave it out.")
 

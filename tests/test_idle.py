@@ -170,6 +170,12 @@ def test_an_idle_limit_that_is_none_is_refused_when_the_tool_is_declared(sw: Saf
         sw.write(target="sub_id", idle=idle)(lambda sub_id: None)
 
 
+def test_an_idle_limit_needs_a_thread(sw: SafeWrite) -> None:
+    """On the caller's thread nobody is left to give the body up."""
+    with pytest.raises(ConfigurationError, match=r"`in_thread`.*`idle`"):
+        sw.write(target="sub_id", idle=5.0, in_thread=False)(lambda sub_id: None)
+
+
 def test_a_wait_asks_anew_what_is_left() -> None:
     """What is left may have grown meanwhile; the thing itself ends the wait, too."""
     lefts = iter([1.0, 1.0, 0.0])

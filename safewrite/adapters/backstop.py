@@ -161,18 +161,16 @@ class Backstop:
         known, found = await self._ask(_on_record, tool, trace)
         if found is not None and (ended or found.state == OutcomeState.APPLIED.value):
             report = WriteReport.of(found, found.error.for_model() if found.error is not None else None)
-        elif known and ended:  # what is not on record was not sent
-            text = f"{what} Nothing was sent for it. {look(trace)}"
-            report = WriteReport(
-                state="not_applied", reason="backstop", message=text, do_not_repeat=False, trace=trace
-            )
-        else:
-            text = f"{still} Nobody knows whether it took effect: do not call it again. {look(trace)}"
-            report = WriteReport(
-                state="unknown", reason="backstop", message=text, do_not_repeat=True, may_still_land=True,
-                key=found.key if found is not None else "", trace=trace,
-            )  # fmt: skip
-        return Fallback(report.message, trace, report)
+            return Fallback(report.message, trace, report)
+        sent = not (known and ended)  # what is not on record was not sent
+        fate = f"{still} Nobody knows whether it took effect: do not call it again."
+        text = f"{fate if sent else f'{what} Nothing was sent for it.'} {look(trace)}"
+        key = found.key if found is not None else ""
+        report = WriteReport(
+            state="unknown" if sent else "not_applied", reason="backstop", message=text, do_not_repeat=sent,
+            may_still_land=sent, key=key, trace=trace,
+        )  # fmt: skip
+        return Fallback(text, trace, report)
 
     async def _ask(self, question: Callable[..., T], *about: object) -> tuple[bool, T | None]:
         """Ask the ledger something, in one of its threads; return whether it answered, and what."""

@@ -47,8 +47,7 @@ def bound_statements(
         return
     connection = _connection(target)
     limit.milliseconds()
-    bind = _on_sqlite if connection.dialect.name == "sqlite" else _on_postgresql
-    with bind(connection, limit):
+    with _bound(connection, limit):
         yield
 
 
@@ -92,26 +91,17 @@ def _connection(target: Connection | AsyncConnection | Session) -> Connection:
 
 
 @contextmanager
-def _on_postgresql(connection: Connection, limit: _Limit) -> Iterator[None]:
-    def before(on: Connection, *_: object) -> None:
-        cursor = on.connection.cursor()
+def _bound(connection: Connection, limit: _Limit) -> Iterator[None]:
+    raw = cast("Any", connection.connection.dbapi_connection)
+
+    def on_postgresql(*_: object) -> None:
+        cursor = connection.connection.cursor()
         try:
             cursor.execute(f"SET LOCAL statement_timeout = {limit.milliseconds()}")
         finally:
             cursor.close()
 
-    event.listen(connection, "before_cursor_execute", before)
-    try:
-        yield
-    finally:
-        event.remove(connection, "before_cursor_execute", before)
-
-
-@contextmanager
-def _on_sqlite(connection: Connection, limit: _Limit) -> Iterator[None]:
-    raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-
-    def before(*_: object) -> None:
+    def on_sqlite(*_: object) -> None:
         limit.milliseconds()
         raw.set_progress_handler(lambda: limit.left() <= 0.0, _EVERY)
 
@@ -119,13 +109,16 @@ def _on_sqlite(connection: Connection, limit: _Limit) -> Iterator[None]:
         with suppress(sqlite3.ProgrammingError):  # it is closed
             raw.set_progress_handler(None, 0)
 
-    # The end of a transaction may give the connection to somebody else, while this block goes on.
-    events = {"before_cursor_execute": before, "commit": lift, "rollback": lift}
+    events: dict[str, Any] = {"before_cursor_execute": on_postgresql}
+    if isinstance(raw, sqlite3.Connection):
+        # The end of a transaction may give the connection to somebody else, while the block goes on.
+        events = {"before_cursor_execute": on_sqlite, "commit": lift, "rollback": lift}
     for name, listener in events.items():
         event.listen(connection, name, listener)
     try:
         yield
     finally:
-        lift()
         for name, listener in events.items():
             event.remove(connection, name, listener)
+        if "commit" in events:
+            lift()
