@@ -147,7 +147,7 @@ def test_nothing_leaks_from_a_cancelled_coroutine(postgres_url: str) -> None:
         return shown[0], shown[1]
 
     inside, after = asyncio.run(main())
-    assert inside.startswith("84") or inside == "8500ms"
+    assert 2000 < int(inside.removesuffix("ms")) <= 8500
     assert after == "0"
 
 
