@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -180,8 +181,15 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await HANDLERS[scope["path"]](Exchange(scope, receive, send))
 
 
+def end_with_the_test() -> None:
+    """Stop where whoever started this process is gone."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> None:
     """Serve until told to stop."""
+    threading.Thread(target=end_with_the_test, daemon=True).start()
     measuring = coverage.Coverage(data_suffix=True) if "MEASURED" in os.environ else None
     if measuring is not None:
         measuring.start()

@@ -34,7 +34,8 @@ def url(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator
     folder = tmp_path_factory.mktemp("service")
     command = [sys.executable, "-m", "tests.adapters.service", str(folder), postgres_url]
     environ = os.environ | ({"MEASURED": "1"} if coverage.Coverage.current() else {})
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=environ) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
         process.terminate()
