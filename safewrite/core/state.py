@@ -157,6 +157,8 @@ class State:
     """An applied outcome was told to a caller."""
     burnt: bool = False
     """The dependency replays an error under the key: no further attempt with it can get through."""
+    overrun: bool = False
+    """The dependency was seen at work past its declared bound: its bounds settle nothing any more."""
     alarms: tuple[Alarm, ...] = ()
 
     @property
@@ -219,6 +221,8 @@ class State:
 
     def settles_in(self, promises: Promises, now: Moment, lag: float = 0.0, known: float = inf) -> float:
         """S: 0.0 when no attempt can still take effect (and `lag` has passed), else the seconds until then."""
+        if self.overrun:
+            promises = replace(promises, work_bound=None, honours_deadline=False)
         return max((a.settles_in(promises, now, lag, known) for a in self.attempts), default=0.0)
 
     def proves_absence(self, promises: Promises, began: Moment, began_revision: int) -> bool:

@@ -499,3 +499,17 @@ def test_a_finding_may_be_asked_again_at_once() -> None:
     h.now += 1.0
     assert h.ask() == Send("S2", 2)
     assert h.state.attempts[0].evidence == "response"
+
+
+def test_work_past_its_bound_settles_nothing_any_more() -> None:
+    """One alarm; it may still land; and a later look that finds nothing proves nothing, for the bound was false."""
+    h = History(work_bound=1.0, read_lag=0.0)
+    h.lost()
+    h.another(left=100.0)
+    for h.now in (5.0, 10.0):
+        h.read(Verdict.RUNNING)
+    assert kinds(h) == ["running_past_bound"]
+    assert h.state.may_still_land(h.call.promises, h.moment())
+    h.now = 20.0
+    h.read(Verdict.NOT_APPLIED)
+    assert h.state.outcome is UNKNOWN
