@@ -75,17 +75,17 @@ class Guard:
             if not self.sw.prepared:
                 await aio.shielded(threads, self.sw.prepare)
                 job = self.job(options, args, kwargs)
-            answer = await aio.drive(job, threads)
+            answer = await aio.drive(job)
             if answer.kind is AnswerKind.OTHER and (other := answer.other) is not None:
                 first = job
                 job = await aio.shielded(threads, lambda: self.sw.other(first, other, quiet=False))
-                told = await aio.drive(job, threads)
+                told = await aio.drive(job)
                 found = await aio.shielded(threads, lambda: outcome_of(job, told))
                 return replace(found, blocked_by_key=job.ticket.identity.key)
         except LedgerUnavailable as failed:
             error = failed
             return await aio.shielded(threads, lambda: self._without_ledger(job, error))
-        if answer.other is None and (answer.value_at is None or answer.value_at in job.texts):
+        if answer.other is None and job.has_value(answer):
             return outcome_of(job, answer)
         return await aio.shielded(threads, lambda: outcome_of(job, answer))
 

@@ -26,6 +26,7 @@ from safewrite.shell import aio
 from safewrite.shell.debts import Debts
 from safewrite.shell.job import Job
 from safewrite.shell.reply import object_text
+from safewrite.shell.steps import carry
 from safewrite.shell.threads import Pool
 from safewrite.told import outcome_of
 from safewrite.tool import Options, Target, Tool, Wait, declare
@@ -235,7 +236,7 @@ class SafeWrite:
         encoded = job.tool.codec.encode(value)
         contents = {} if encoded.text is None else {"value": encoded.text}
         job.intent = intent
-        job.record(Delivered(number, "value" in contents, object_text(object_id)), contents)
+        carry(job.record(Delivered(number, "value" in contents, object_text(object_id)), contents))
         assert job.intent is not None
         return outcome_of(job, job.look())
 

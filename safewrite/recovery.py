@@ -94,7 +94,7 @@ async def _arecover_one(sw: SafeWrite, intent: Intent, resend: bool) -> Found:
         return _report(intent, None, problem)
     ready = job
     if job.tool.is_async:
-        return _report(intent, job, problem, await aio.drive(job, threads))
+        return _report(intent, job, problem, await aio.drive(job))
     return _report(intent, job, problem, await aio.shielded(threads, lambda: sync.drive(ready)))
 
 

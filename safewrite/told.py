@@ -62,7 +62,7 @@ def _value(job: Job, answer: Answer) -> tuple[bool, Any]:
         if text is None:
             # A ledger that fails only now leaves the write applied: nobody may be told that nothing was sent.
             with suppress(errors.LedgerUnavailable):
-                text = job.ledger.content(job.intent.id, answer.value_at, "value")
+                text = job.ledger.value(job.intent)
         if text is not None:
             try:
                 return True, job.tool.codec.decode(text)

@@ -111,7 +111,9 @@ class _Exchange:
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
-        self._inbox: asyncio.Queue[Message] = asyncio.Queue(1)  # reads ahead by one message, to see the caller go
+        self._inbox: asyncio.Queue[Message] = asyncio.Queue(
+            1
+        )  # reads ahead by one message, to see the caller go
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begun = self._complete = self._gone = self._cut = False
 

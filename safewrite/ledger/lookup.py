@@ -11,9 +11,10 @@ from safewrite.core.events import Event, Moment, OutcomeState
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import MACHINE_VERSION, refold
 from safewrite.core.state import AttemptState, Lease, State
-from safewrite.ledger.model import Identity, Intent
+from safewrite.ledger.codec import encode_arguments
+from safewrite.ledger.model import ARGUMENTS, Identity, Intent
 from safewrite.ledger.rows import Unreadable, decode_event
-from safewrite.ledger.texts import restored, unix
+from safewrite.ledger.texts import restored, storable, unix
 from safewrite.ledger.units import Trouble, Unit
 
 
@@ -77,6 +78,38 @@ def search(unit: Unit, text: str) -> Intent | None:
         return _of(unit, found, fold=True)
     named = unit.row(unit.sql.attempt, {"attempt_id": text}) or unit.row(unit.sql.trace, {"trace": text})
     return None if named is None else by_id(unit, named[0])
+
+
+def attempt(unit: Unit, attempt_id: str) -> tuple[Intent, int] | None:
+    """Return the intent of an attempt, and the attempt's number."""
+    found = unit.row(unit.sql.attempt, {"attempt_id": attempt_id})
+    intent = None if found is None else by_id(unit, found[0])
+    return None if found is None or intent is None else (intent, found[1])
+
+
+def moved_on(unit: Unit, intent: Intent) -> tuple[bool, Moment | None]:
+    """Return whether an intent has moved on since it was read, and the instant by which its lease is compared.
+
+    The instant is `None` where that is the worker's own clock.
+    """
+    found = unit.row(unit.sql.revision, {"id": intent.id})
+    return (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
+
+
+def content(unit: Unit, intent_id: str, sequence: int, name: str) -> str | None:
+    """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
+    found = unit.row(unit.sql.content, {"intent": intent_id, "sequence": sequence, "name": storable(name)})
+    return None if found is None else restored(found[1])
+
+
+def arguments(unit: Unit, intent_id: str) -> str:
+    """Return the encoded arguments that came with the first row; where they were deleted, all are left out."""
+    kept = content(unit, intent_id, 1, ARGUMENTS)
+    if kept is not None:
+        return kept
+    intent = by_id(unit, intent_id)
+    names = tuple(intent.fingerprint) if intent is not None else ()
+    return encode_arguments(dict.fromkeys(names), {}, redact=names)
 
 
 def of_row(unit: Unit, row: IntentRow) -> Intent:

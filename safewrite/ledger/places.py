@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from safewrite.ledger.units import Proof, Trouble, Unit
+from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 
 
 def _closed() -> Any:
@@ -24,6 +24,7 @@ class Place:
     write: Callable[[Unit], tuple[Any, Proof | None]] | None
     look: Callable[[Unit], Any] | None = None
     """Asked first, outside of any transaction; an answer that is not None is enough."""
+    locks: tuple[Hold, ...] = ()
     until: float = 0.0
     """When it stops waiting for others, on the monotonic clock."""
     told: Callable[[], None] | None = None

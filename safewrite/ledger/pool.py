@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
@@ -16,6 +17,7 @@ import psycopg
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.forks import generation
 from safewrite.ledger.lines import Leg, Limited
+from safewrite.ledger.places import Place
 from safewrite.ledger.postgres import PostgreSQL
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 
@@ -34,6 +36,10 @@ class _Lines:
     places: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(LINES))
     aside: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(ASIDE))
     idle: deque[Limited] = field(default_factory=deque)
+    threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(LINES, thread_name_prefix="safewrite-ledger")
+    )
+    """For those that do not wait in a thread."""
     checked: bool = False
     """The tables were seen to be those of this version."""
     proven: bool = False
@@ -81,6 +87,20 @@ class Pool:
                     lost, again = True, not lost
                 if not again or time.monotonic() >= until:
                     raise Trouble(reason) from error
+
+    def submit(self, place: Place) -> None:
+        """Have a place carried out without waiting for it: by threads of the ledger's own, one for each line."""
+        self._own().threads.submit(self._carry_out, place)
+
+    def _carry_out(self, place: Place) -> None:
+        try:
+            found = self.read(place.look) if place.look is not None else None
+            if found is None and place.write is not None:
+                found = self.write(place.write, place.locks)
+        except Exception as error:
+            place.end(error=error)
+        else:
+            place.end(found)
 
     def _landed(self, own: _Lines, opening: str, proof: Proof | None) -> bool:
         """Whether a unit stands although its connection was lost while it was committed.
@@ -190,6 +210,7 @@ class Pool:
                 # A unit that never ends keeps its line: it is closed when it comes back, or with the process.
                 places.acquire(timeout=max(0.0, until - time.monotonic()))
         _drain(own)
+        own.threads.shutdown(wait=False)
 
 
 def _held(own: _Lines) -> Limited | None:

@@ -23,11 +23,11 @@ from safewrite.ledger import lookup, migrate
 from safewrite.ledger.append import Appended, append, unwritten
 from safewrite.ledger.chain import Flaw
 from safewrite.ledger.claims import claim, judged, objects
-from safewrite.ledger.codec import encode_arguments
 from safewrite.ledger.database import Database
 from safewrite.ledger.lookup import IntentRow
 from safewrite.ledger.migrate import Status
 from safewrite.ledger.model import ARGUMENTS, VALUE, Candidates, Contents, Identity, Intent, Meta, Ticket
+from safewrite.ledger.orders import Order
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.store import LONGEST_WAIT, Store
 from safewrite.ledger.texts import restored, storable
@@ -98,25 +98,34 @@ class Ledger:
     # Deciding and recording --------------------------------------------------------------------------------------
 
     def ask(self, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> tuple[Intent, Command]:
-        """Return what a call is to do now, and the intent as it stands.
+        """Return what a call is to do now, and the intent as it stands: `asking`, on this thread."""
+        appended = self.asking(ticket, call, at, meta).now()
+        return appended.intent, appended.command
+
+    def asking(self, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Order[Appended]:
+        """Order what a call is to do now, and the intent as it stands.
 
         What only repeats the record is answered from a plain read.  A claim, and a fact that must stand before the
-        answer, are recorded first: the command returned is `Run` then, or the answer.
+        answer, are recorded first: the command is `Run` then, or the answer.
         """
-        identity = ticket.identity
-        try:
-            intent, lease_at = self._store.read(lambda unit: lookup.by_key(unit, storable(identity.key)))
-            if intent is not None:
-                asked = Event(at, Asked(), _of_content(ticket, call, intent), lease_at)
-                command = step(intent.state, asked)[1]
-                if isinstance(command, Answer | Read | Watch | Run):
-                    return intent, command
-            appended = self._write(
-                lambda unit: self._asked(unit, ticket, call, at, meta), (Hold(identity.wish),)
-            )
-        except Trouble as trouble:
-            raise _unavailable(trouble, identity=identity) from trouble.__cause__ or trouble
-        return appended.intent, appended.command
+
+        def look(unit: Unit) -> Appended | None:
+            intent, lease_at = lookup.by_key(unit, storable(ticket.identity.key))
+            if intent is None:
+                return None
+            asked = Event(at, Asked(), _of_content(ticket, call, intent), lease_at)
+            command = step(intent.state, asked)[1]
+            return Appended(intent, command) if isinstance(command, Answer | Read | Watch | Run) else None
+
+        def write(unit: Unit) -> tuple[Appended, Proof | None]:
+            appended = self._asked(unit, ticket, call, at, meta)
+            return appended, appended.proof
+
+        def refused(trouble: Trouble) -> LedgerUnavailable:
+            return _unavailable(trouble, identity=ticket.identity)
+
+        locks = (Hold(ticket.identity.wish),)
+        return Order(self._store, look, write, refused, self._alarms, locks)
 
     def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
         """Look and claim as one step: nobody else writes meanwhile."""
@@ -151,21 +160,34 @@ class Ledger:
         contents: Contents | None = None,
         candidates: Candidates | None = None,
     ) -> tuple[Intent, Command]:
-        """Add one fact to an intent; return the intent after it, and what to do next.
+        """Add one fact to an intent; return the intent after it, and what to do next: `recording`, on this thread."""
+        appended = self.recording(intent, event, meta, contents, candidates).now()
+        return appended.intent, appended.command
+
+    def recording(
+        self,
+        intent: Intent,
+        event: Event,
+        meta: Meta,
+        contents: Contents | None = None,
+        candidates: Candidates | None = None,
+    ) -> Order[Appended]:
+        """Order that one fact is added to an intent; what comes of it says what to do next.
 
         If the intent has moved on since it was read, the fact is added to what it has become.  An event that stands
         already is not added again.  `candidates` are the objects that a read found: what they prove, and which one's
         contents are kept, is decided here, beside the claims of other intents.
         """
-        try:
-            appended = self._write(
-                lambda unit: self._recorded(unit, intent, event, meta, contents, candidates),
-                (Hold(intent.identity.wish), *objects(event, candidates, meta.dependency)),
-            )
-        except Trouble as trouble:
-            failed = _unavailable(trouble, "what happened could not be recorded", intent.identity)
-            raise failed from trouble.__cause__ or trouble
-        return appended.intent, appended.command
+
+        def write(unit: Unit) -> tuple[Appended, Proof | None]:
+            appended = self._recorded(unit, intent, event, meta, contents, candidates)
+            return appended, appended.proof
+
+        def refused(trouble: Trouble) -> LedgerUnavailable:
+            return _unavailable(trouble, "what happened could not be recorded", intent.identity)
+
+        locks = (Hold(intent.identity.wish), *objects(event, candidates, meta.dependency))
+        return Order(self._store, None, write, refused, self._alarms, locks)
 
     def _recorded(
         self,
@@ -193,42 +215,19 @@ class Ledger:
 
     def attempt(self, attempt_id: str) -> tuple[Intent, int] | None:
         """Return the intent of an attempt, and the attempt's number."""
+        return self._read(lambda unit: lookup.attempt(unit, storable(attempt_id)))
 
-        def query(unit: Unit) -> tuple[Intent, int] | None:
-            found = unit.row(unit.sql.attempt, {"attempt_id": storable(attempt_id)})
-            intent = None if found is None else lookup.by_id(unit, found[0])
-            return None if found is None or intent is None else (intent, found[1])
-
-        return self._read(query)
-
-    def moved_on(self, intent: Intent) -> tuple[bool, Moment | None]:
-        """Return whether an intent has moved on since it was read, and the instant by which its lease is compared.
-
-        The instant is `None` where that is the worker's own clock.
-        """
-
-        def query(unit: Unit) -> tuple[bool, Moment | None]:
-            found = unit.row(unit.sql.revision, {"id": intent.id})
-            return (
-                (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
-            )
-
-        return self._read(query)
+    def looking(self, look: Callable[[Unit], T]) -> Order[T]:
+        """Order a look that writes nothing."""
+        return Order(self._store, look, None, lambda trouble: _unavailable(trouble, "it could not be read"))
 
     def content(self, intent_id: str, sequence: int, name: str) -> str | None:
         """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
-        asked = {"intent": storable(intent_id), "sequence": sequence, "name": storable(name)}
-        found = self._read(lambda unit: unit.row(unit.sql.content, asked))
-        return None if found is None else restored(found[1])
+        return self._read(lambda unit: lookup.content(unit, storable(intent_id), sequence, name))
 
     def arguments(self, intent_id: str) -> str:
         """Return the encoded arguments that came with the first row; where they were deleted, all are left out."""
-        kept = self.content(intent_id, 1, ARGUMENTS)
-        if kept is not None:
-            return kept
-        intent = self.load(intent_id)
-        names = tuple(intent.fingerprint) if intent is not None else ()
-        return encode_arguments(dict.fromkeys(names), {}, redact=names)
+        return self._read(lambda unit: lookup.arguments(unit, storable(intent_id)))
 
     def value(self, intent: Intent) -> str | None:
         """Return the text of an applied intent's value, or None where none was kept.  Usually it came along."""
@@ -301,15 +300,9 @@ class Ledger:
         """Release every connection.  Later calls raise `LedgerUnavailable`."""
         self._store.close()
 
-    def _write(self, work: Callable[[Unit], Appended], locks: tuple[Hold, ...]) -> Appended:
-        def unit_of(unit: Unit) -> tuple[Appended, Proof | None]:
-            appended = work(unit)
-            return appended, appended.proof
-
-        appended = self._store.write(unit_of, locks)
+    def _alarms(self, appended: Appended) -> None:
         for alarm in appended.alarms:
             self._tell(appended.intent, alarm)
-        return appended
 
     def _read(self, query: Callable[[Unit], T], *, long: bool = False) -> T:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class _Held:
             self.pooled.close()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)  # no slots: the ledger's own thread refers to it weakly
 class _Connections:
     """What one process has open.  A child of it makes its own, and never touches these."""
 
@@ -189,7 +190,12 @@ class Store:
         if place.look is None:
             return False
         try:
-            found = self._asked(own, self._writer(own), place.look)
+            try:
+                found = self._asked(own, self._writer(own), place.look)
+            except Trouble as trouble:
+                if trouble.reason != "ledger_busy" or self._database.memory:
+                    raise
+                found = self._aside(own, place.look)
         except Exception as error:
             place.end(error=error)
             return True
@@ -302,18 +308,18 @@ class Store:
         with contextlib.suppress(RuntimeError):  # it has been called already
             own.bell.release()
         if own.server is None:
-            own.server = Thread(target=self._serve, args=(own,), name="safewrite-ledger", daemon=True)
+            about = (weakref.ref(self), weakref.ref(own), own.bell)
+            own.server = Thread(target=_serve, args=about, name="safewrite-ledger", daemon=True)
             own.server.start()
 
-    def _serve(self, own: _Connections) -> None:
-        me = get_ident()
-        while True:
-            if own.bell.acquire(timeout=_IDLE):
-                self._lead(own, me)
-            elif not own.queue:
-                own.server = None
-                if not own.queue:  # nothing came between the two looks
-                    return
+    def _served(self, own: _Connections, *, called: bool) -> bool:
+        """Lead if called, on the ledger's own thread; return whether it is needed any longer."""
+        if called:
+            self._lead(own, get_ident())
+        elif not own.queue:
+            own.server = None
+            return bool(own.queue)  # something came between the two looks
+        return True
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -440,6 +446,16 @@ class Store:
         while len(own.readers) > keep:
             with contextlib.suppress(IndexError):
                 own.readers.popleft().close()
+
+
+def _serve(store: weakref.ref[Store], own: weakref.ref[_Connections], bell: Any) -> None:
+    """Be a ledger's own thread.  While it waits it holds nothing: a ledger that nobody holds is closed by its end."""
+    while True:
+        called = bell.acquire(timeout=_IDLE)
+        ledger, connections = store(), own()
+        if ledger is None or connections is None or not ledger._served(connections, called=called):
+            return
+        del ledger, connections
 
 
 def _parted(group: list[Place], at: int) -> list[list[Place]]:

@@ -19,22 +19,23 @@ from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait,
 from safewrite.shell.clock import clock, wake
 from safewrite.shell.idle import await_while
 from safewrite.shell.job import Job
+from safewrite.shell.steps import Steps, acarry, carry
 from safewrite.shell.sync import POLL_FIRST, POLL_MOST, Token, _grace, read_result
 
 T = TypeVar("T")
 
 
-async def drive(job: Job, threads: Executor) -> Answer:
+async def drive(job: Job) -> Answer:
     """Carry one call through to its answer."""
     try:
-        command = await shielded(threads, job.ask)
+        command = await acarry(job.ask())
         while not isinstance(command, Answer):
-            command = await _carry_out(job, threads, command)
+            command = await _carry_out(job, command)
         return command
     except BaseException:
         if job.unfinished:
             with suppress(asyncio.CancelledError):  # the first one is raised
-                await shielded(threads, lambda: job.leave("cancelled"))
+                await acarry(job.leave("cancelled"))
         raise
     finally:
         job.close()
@@ -62,32 +63,31 @@ async def shielded(threads: Executor, work: Callable[[], T]) -> T:
     return future.result()
 
 
-async def _carry_out(job: Job, threads: Executor, command: Command) -> Command:
+async def _carry_out(job: Job, command: Command) -> Command:
     match command:
         case Run(number=number):
-            return await run(job, threads, number)
+            return await run(job, number)
         case Read():
-            return await read(job, threads)
+            return await read(job)
         case ReadOther(intent=other):
             assert job.open_other is not None
             opened = job.open_other
-            await drive(await shielded(threads, lambda: opened(job, other)), threads)
+            await drive(await shielded(job.host.threads, lambda: opened(job, other)))
             job.looked_at = (*job.looked_at, other)
         case Wait(seconds=seconds):
             await clock().pause(seconds)
         case Watch():
-            await watch(job, threads)
-    return await shielded(threads, job.ask)
+            await watch(job)
+    return await acarry(job.ask())
 
 
-async def run(job: Job, threads: Executor, number: int) -> Command:
+async def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt as a task of its own."""
-    if not job.knows_arguments:
-        await shielded(threads, job.fetch)
+    await acarry(job.fetch())
     reason = job.withhold(number)
     if reason:
         job.attempt = None
-        return await shielded(threads, lambda: job.withheld(number, reason))
+        return await acarry(job.withheld(number, reason))
     call, inside = job.body()
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
@@ -103,13 +103,13 @@ async def run(job: Job, threads: Executor, number: int) -> Command:
         in_time = await await_while(task, attempt.left)
         reason = "cancelled_inside" if in_time else await _stop(job, attempt, task)
     except asyncio.CancelledError:
-        await _cancelled(job, threads, attempt, task, token)
+        await _cancelled(job, attempt, task, token)
         raise
     if not task.done():
-        task.add_done_callback(_late(job, threads, attempt))
-        return await shielded(threads, lambda: job.gave_up(attempt, reason))
+        task.add_done_callback(_late(job, attempt))
+        return await acarry(job.gave_up(attempt, reason))
     value, error = _ending(task)
-    return await shielded(threads, lambda: job.ended(attempt, value, error, cut=reason))
+    return await acarry(job.ended(attempt, value, error, cut=reason))
 
 
 async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> str:
@@ -120,18 +120,16 @@ async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> str:
     return reason
 
 
-async def _cancelled(
-    job: Job, threads: Executor, attempt: Attempt, task: asyncio.Task[Any], token: Token
-) -> None:
+async def _cancelled(job: Job, attempt: Attempt, task: asyncio.Task[Any], token: Token) -> None:
     """The caller is being cancelled: stop the body, record what became of it, whatever comes meanwhile."""
     attempt.cancelled.set()
     task.cancel()
     await _through(clock().wait_for(task, _grace(job)))
     never, done = token.take(), task.done()
     if not never and not done:
-        task.add_done_callback(_late(job, threads, attempt))
+        task.add_done_callback(_late(job, attempt))
 
-    def record() -> Command:
+    def record() -> Steps[Command]:
         if never:
             return job.withheld(attempt.number, "cancelled_before_start", over=True)
         if done:
@@ -139,7 +137,7 @@ async def _cancelled(
         return job.gave_up(attempt, "cancelled", over=True)
 
     with suppress(asyncio.CancelledError):  # the caller raises the first one
-        await shielded(threads, record)
+        await acarry(record())
 
 
 async def _through(waiting: Awaitable[object]) -> None:
@@ -159,38 +157,35 @@ def _ending(task: asyncio.Task[Any]) -> tuple[object, BaseException | None]:
     return (None, error) if error is not None else (task.result(), None)
 
 
-def _late(job: Job, threads: Executor, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
+def _late(job: Job, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
     def record(task: asyncio.Task[Any]) -> None:
         value, error = _ending(task)
-        threads.submit(job.late, attempt, value, error)
+        job.host.threads.submit(lambda: carry(job.late(attempt, value, error)))
 
     return record
 
 
-async def read(job: Job, threads: Executor) -> Command:
+async def read(job: Job) -> Command:
     """Ask the reconcile function for no longer than it may take: a coroutine here, a plain one in a thread."""
-    if not job.knows_arguments:
-        await shielded(threads, job.fetch)
+    await acarry(job.fetch())
     start = job.read_start()
     call, inside = job.read_body(start)
     if inspect.iscoroutinefunction(job.tool.reconcile):
-        return await _read_here(job, threads, start, call, inside)
+        return await _read_here(job, start, call, inside)
     if not job.pool.reserve():
-        return await shielded(threads, lambda: job.read_ended(start, None, None, failed="pool_exhausted"))
+        return await acarry(job.read_ended(start, None, None, failed="pool_exhausted"))
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     work = job.pool.start(lambda: inside.run(call), then=lambda: wake(loop, future))
     try:
         in_time = await clock().wait_for(future, start.limit)
     except asyncio.CancelledError:
-        await _record_cut_read(job, threads, start)
+        await _record_cut_read(job, start)
         raise
-    return await shielded(threads, lambda: read_result(job, start, work if in_time else None))
+    return await acarry(read_result(job, start, work if in_time else None))
 
 
-async def _read_here(
-    job: Job, threads: Executor, start: Any, call: Callable[[], Any], inside: contextvars.Context
-) -> Command:
+async def _read_here(job: Job, start: Any, call: Callable[[], Any], inside: contextvars.Context) -> Command:
     async def ask() -> Any:
         return await call()
 
@@ -202,22 +197,22 @@ async def _read_here(
             await clock().wait_for(task, _grace(job))
     except asyncio.CancelledError:
         task.cancel()
-        await _record_cut_read(job, threads, start)
+        await _record_cut_read(job, start)
         raise
     if not in_time:
-        return await shielded(threads, lambda: job.read_ended(start, None, None, failed="read_timeout"))
+        return await acarry(job.read_ended(start, None, None, failed="read_timeout"))
     value, error = _ending(task)
-    return await shielded(threads, lambda: job.read_ended(start, value, error))
+    return await acarry(job.read_ended(start, value, error))
 
 
-async def _record_cut_read(job: Job, threads: Executor, start: Any) -> None:
+async def _record_cut_read(job: Job, start: Any) -> None:
     with suppress(asyncio.CancelledError):  # the caller raises the first one
-        await shielded(threads, lambda: job.read_ended(start, None, None, failed="cancelled", over=True))
+        await acarry(job.read_ended(start, None, None, failed="cancelled", over=True))
 
 
-async def watch(job: Job, threads: Executor) -> None:
+async def watch(job: Job) -> None:
     """Wait until the record of an attempt in flight elsewhere changes, its lease ends, or this call's time does."""
     interval = POLL_FIRST
-    while await shielded(threads, job.in_flight):
+    while await acarry(job.in_flight()):
         await clock().pause(min(interval, max(job.left(), 0.001)))
         interval = min(interval * 2, POLL_MOST)

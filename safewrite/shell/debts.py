@@ -12,6 +12,7 @@ from safewrite.core.events import Event
 from safewrite.core.fold import Impossible
 from safewrite.errors import LedgerUnavailable
 from safewrite.ledger.model import Candidates, Contents, Intent, Meta
+from safewrite.shell.steps import Steps
 
 if TYPE_CHECKING:
     from safewrite.ledger.sql import Ledger
@@ -49,7 +50,7 @@ class Debts:
         if forgotten:
             _log.error("safewrite lets go of what it could not record of %s", forgotten[0])
 
-    def settle(self, key: str, ledger: Ledger) -> None:
+    def settle(self, key: str, ledger: Ledger) -> Steps[None]:
         """Store what is owed of an intent, as far as the ledger lets it."""
         if key not in self._by_key:
             return
@@ -57,7 +58,7 @@ class Debts:
             debts = self._by_key.pop(key, [])
         for place, debt in enumerate(debts):
             try:
-                ledger.record(debt.intent, debt.event, debt.meta, debt.contents, debt.candidates)
+                yield ledger.recording(debt.intent, debt.event, debt.meta, debt.contents, debt.candidates)
             except LedgerUnavailable:
                 with self._lock:
                     self._by_key[key] = debts[place:] + self._by_key.pop(key, [])

@@ -8,7 +8,9 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +39,8 @@ from safewrite.core.events import (
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
 from safewrite.errors import LedgerUnavailable
+from safewrite.ledger import lookup
+from safewrite.ledger.append import Appended
 from safewrite.ledger.codec import decode_arguments
 from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.shell import process
@@ -44,6 +48,7 @@ from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
 from safewrite.shell.reply import Reply, read_error, read_value, seen
 from safewrite.shell.secrets import Secrets
+from safewrite.shell.steps import Steps
 from safewrite.shell.threads import Pool
 
 if TYPE_CHECKING:
@@ -84,6 +89,11 @@ class Host(Protocol):
     @property
     def debts(self) -> Debts:
         """What the ledger could not store yet."""
+        ...
+
+    @property
+    def threads(self) -> Executor:
+        """Threads for what a coroutine may not wait for."""
         ...
 
 
@@ -199,25 +209,26 @@ class Job:
 
     # Asking and recording --------------------------------------------------------------------------------
 
-    def ask(self) -> Command:
+    def ask(self) -> Steps[Command]:
         """Ask the machine what to do now; claims an attempt where it says so."""
-        self.host.debts.settle(self.ticket.identity.key, self.ledger)
+        yield from self.host.debts.settle(self.ticket.identity.key, self.ledger)
         at = clock().now()
         call = self.facts(at)
         try:
-            self.intent, command = self.ledger.ask(self.ticket, call, at, self.meta)
+            came: Appended = yield self.ledger.asking(self.ticket, call, at, self.meta)
         except _NoPlace:
             call = replace(call, refusal="pool_exhausted")
-            self.intent, command = self.ledger.ask(self.ticket, call, at, self.meta)
+            came = yield self.ledger.asking(self.ticket, call, at, self.meta)
+        self.intent, command = came.intent, came.command
         for other in self._owners():
             if process.known_gone(other):
-                command = self.record(Gone(other))
+                command = yield from self.record(Gone(other))
         return command
 
-    def in_flight(self) -> bool:
+    def in_flight(self) -> Steps[bool]:
         """Return whether an attempt elsewhere still holds the lease, nothing new is on record, and time is left."""
         assert self.intent is not None
-        newer, lease_at = self.ledger.moved_on(self.intent)
+        newer, lease_at = yield self.ledger.looking(partial(lookup.moved_on, intent=self.intent))
         lease, now = self.intent.state.lease, clock().now()
         if newer or lease is None or self.left(now) <= 0.0:
             return False
@@ -267,7 +278,7 @@ class Job:
         over: bool = False,
         candidates: Candidates | None = None,
         heard: bool = True,
-    ) -> Command:
+    ) -> Steps[Command]:
         """Record a fact and return what follows.  `heard`: this call waits for it (else it is only evidence)."""
         assert self.intent is not None
         at = clock().now()
@@ -275,7 +286,7 @@ class Job:
         event = Event(at, fact, call if heard else None, over=over, promises=call.promises)
         meta = self.meta if evidence is None else replace(self.meta, evidence=evidence)
         try:
-            intent, command = self.ledger.record(self.intent, event, meta, contents or {}, candidates)
+            came: Appended = yield self.ledger.recording(self.intent, event, meta, contents or {}, candidates)
         except LedgerUnavailable as error:
             _log.error("safewrite could not record %s of %s: %s", fact, self.ticket.identity.key, error)
             answer = self._unrecorded(event) if heard and not over else Nothing("X1")
@@ -285,8 +296,8 @@ class Job:
             self.host.debts.add(Debt(self.intent, owed, meta, contents or {}, candidates))
             return answer
         if heard:
-            self.intent = intent
-        return command
+            self.intent = came.intent
+        return came.command
 
     def _unrecorded(self, event: Event) -> Answer:
         assert self.intent is not None
@@ -321,21 +332,22 @@ class Job:
         lease = self.intent.state.lease if self.intent is not None else None
         return self.attempt is not None or (lease is not None and lease.call == self.id)
 
-    def leave(self, how: str) -> Command:
+    def leave(self, how: str) -> Steps[Command]:
         """Record that this call was `how` ("cancelled", "interrupted"), so that its claim and lease hold up nobody."""
         attempt, self.attempt = self.attempt, None
         try:
-            found = self.ledger.attempt(attempt.id) if attempt is not None else None
+            look = None if attempt is None else partial(lookup.attempt, attempt_id=attempt.id)
+            found = (yield self.ledger.looking(look)) if look is not None else None
         except LedgerUnavailable:
             return Nothing("X1")
         if found is not None:
             self.intent, number = found
-            return self.withheld(number, f"{how}_before_start", over=True)
+            return (yield from self.withheld(number, f"{how}_before_start", over=True))
         if self.unfinished:
-            return self.record(Refused(f"call_{how}"), over=True)
+            return (yield from self.record(Refused(f"call_{how}"), over=True))
         return Nothing("N2")
 
-    def withheld(self, number: int, reason: str, *, over: bool = False) -> Command:
+    def withheld(self, number: int, reason: str, *, over: bool = False) -> Steps[Command]:
         """Record that the body of an attempt never ran."""
         return self.record(Withheld(number, reason), over=over)
 
@@ -348,7 +360,7 @@ class Job:
         cut: str = "",
         over: bool = False,
         heard: bool = True,
-    ) -> Command:
+    ) -> Steps[Command]:
         """Record how the body of an attempt ended.  `cut`: why we ended it, where its exception is our doing."""
         now = clock().now()
         if error is None:
@@ -374,19 +386,19 @@ class Job:
         )
         self.originals[attempt.number] = reply
         about = {"reason": reply.finding.reason, "status": reply.finding.status, "type": _type_of(error)}
-        command = self.record(fact, contents, evidence=about, over=over, heard=heard)
+        command = yield from self.record(fact, contents, evidence=about, over=over, heard=heard)
         if heard and self.recorded and "value" in contents and self.intent is not None:
             self.texts[self.intent.state.revision] = contents["value"]
         return command
 
-    def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Command:
+    def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Steps[Command]:
         """Record that nobody waits any more for a body that goes on."""
         fact = GaveUp(attempt.number, reason, attempt.key_read, attempt.deadline_read)
         return self.record(fact, {"evidence": attempt.cut} if attempt.cut else None, over=over)
 
-    def late(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+    def late(self, attempt: Attempt, value: object, error: BaseException | None) -> Steps[Command]:
         """Record the end of a body that was given up: evidence, never this call's result."""
-        self.ended(attempt, value, error, heard=False)
+        return self.ended(attempt, value, error, heard=False)
 
     # Reads -----------------------------------------------------------------------------------------------
 
@@ -428,8 +440,7 @@ class Job:
 
         Redacted ones come from the call at hand, if there is one.
         """
-        assert self.intent is not None
-        self.fetch()
+        assert self.knows_arguments
         return {**self.arguments, **(self._recorded or {})}
 
     @property
@@ -439,11 +450,11 @@ class Job:
         own = self.intent.state.revision == 1 and self.intent.state.sends_of(self.id) > 0
         return own or self._recorded is not None  # this call's own claim made the record
 
-    def fetch(self) -> None:
+    def fetch(self) -> Steps[None]:
         """Read the first call's arguments from the ledger, if they are not at hand."""
         if not self.knows_arguments:
             assert self.intent is not None
-            text = self.ledger.arguments(self.intent.id)
+            text = yield self.ledger.looking(partial(lookup.arguments, intent_id=self.intent.id))
             self._recorded, _ = decode_arguments(text, self.tool.argument_codecs)
 
     def read_ended(
@@ -454,7 +465,7 @@ class Job:
         *,
         failed: str = "",
         over: bool = False,
-    ) -> Command:
+    ) -> Steps[Command]:
         """Record what a read said.  `failed`: why it gave no answer at all."""
         contents: dict[str, str] = {}
         candidates: Candidates | None = None
@@ -470,7 +481,7 @@ class Job:
             if said.candidates is not None:
                 candidates = self._candidates(said.candidates, said.listed)
         about = {"reason": fact.reason, "type": _type_of(error)}
-        command = self.record(fact, contents, evidence=about, over=over, candidates=candidates)
+        command = yield from self.record(fact, contents, evidence=about, over=over, candidates=candidates)
         if self.intent is not None and "value" in contents:
             self.texts[self.intent.state.revision] = contents["value"]
         return command
@@ -506,6 +517,11 @@ class Job:
         return reason if reason.isidentifier() else self.secrets.without(reason)
 
     # The end ---------------------------------------------------------------------------------------------
+
+    def has_value(self, answer: Answer) -> bool:
+        """Whether the value of an answer is at hand, without asking the ledger."""
+        came_along = self.intent is not None and self.intent.value is not None
+        return answer.value_at is None or answer.value_at in self.texts or came_along
 
     def look(self) -> Answer:
         """Return what the record alone says; sends, reads and records nothing."""

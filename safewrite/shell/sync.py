@@ -19,6 +19,7 @@ from safewrite.core.fold import Impossible
 from safewrite.shell.clock import clock
 from safewrite.shell.idle import wait_while
 from safewrite.shell.job import Job
+from safewrite.shell.steps import Steps, carry
 from safewrite.shell.threads import Work
 
 POLL_FIRST, POLL_MOST = 0.005, 0.25
@@ -39,7 +40,7 @@ class Token:
 def drive(job: Job) -> Answer:
     """Carry one call through to its answer."""
     try:
-        command = job.ask()
+        command = carry(job.ask())
         while not isinstance(command, Answer):
             command = _carry_out(job, command)
         return command
@@ -65,7 +66,7 @@ def _carry_out(job: Job, command: Command) -> Command:
             clock().sleep(seconds)
         case Watch():
             watch(job)
-    return job.ask()
+    return carry(job.ask())
 
 
 def run(job: Job, number: int) -> Command:
@@ -73,7 +74,8 @@ def run(job: Job, number: int) -> Command:
     reason = job.withhold(number)
     if reason:
         job.attempt = None
-        return job.withheld(number, reason)
+        return carry(job.withheld(number, reason))
+    carry(job.fetch())
     call, inside = job.body()
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
@@ -91,10 +93,10 @@ def run(job: Job, number: int) -> Command:
     return uninterrupted(lambda: job.ended(attempt, value, None))
 
 
-def uninterrupted(record: Callable[[], Command]) -> Command:
+def uninterrupted(record: Callable[[], Steps[Command]]) -> Command:
     """Record something; an interrupt that comes in the middle waits until it stands, and is raised then."""
     try:
-        return record()
+        return carry(record())
     except Exception:
         raise
     except BaseException:
@@ -106,9 +108,9 @@ def uninterrupted(record: Callable[[], Command]) -> Command:
         raise
 
 
-def _quietly(record: Callable[[], Command]) -> None:
+def _quietly(record: Callable[[], Steps[Command]]) -> None:
     with suppress(Impossible):  # it stood already
-        record()
+        carry(record())
 
 
 def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Command:
@@ -127,7 +129,7 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
             ending[:] = [(value, error)]
             late = abandoned
         if late:
-            job.late(attempt, value, error)
+            carry(job.late(attempt, value, error))
 
     ending: list[tuple[object, BaseException | None]] = []
     job.place = False
@@ -139,7 +141,7 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
         if not ended:
             reason = attempt.give_up()
             if token.take():
-                return job.withheld(attempt.number, "no_thread_in_time")
+                return carry(job.withheld(attempt.number, "no_thread_in_time"))
             clock().wait(work.done, _grace(job))
     except BaseException:
         attempt.cancelled.set()
@@ -168,20 +170,21 @@ def _grace(job: Job) -> float:
 
 def read(job: Job) -> Command:
     """Ask the reconcile function, in a thread, for no longer than it may take."""
+    carry(job.fetch())
     start = job.read_start()
     call, inside = job.read_body(start)
     if not job.pool.reserve():
-        return job.read_ended(start, None, None, failed="pool_exhausted")
+        return carry(job.read_ended(start, None, None, failed="pool_exhausted"))
     work = job.pool.start(lambda: inside.run(_in_any_colour(call)))
     try:
         ended = clock().wait(work.done, start.limit)
     except BaseException:
-        job.read_ended(start, None, None, failed="interrupted", over=True)
+        carry(job.read_ended(start, None, None, failed="interrupted", over=True))
         raise
-    return read_result(job, start, work if ended else None)
+    return carry(read_result(job, start, work if ended else None))
 
 
-def read_result(job: Job, start: Any, work: Work | None) -> Command:
+def read_result(job: Job, start: Any, work: Work | None) -> Steps[Command]:
     """Record what a read in a thread came to; `None`: it did not answer in time."""
     if work is None:
         return job.read_ended(start, None, None, failed="read_timeout")
@@ -205,6 +208,6 @@ async def _awaited(result: Any) -> Any:
 def watch(job: Job) -> None:
     """Wait until the record of an attempt in flight elsewhere changes, its lease ends, or this call's time does."""
     interval = POLL_FIRST
-    while job.in_flight():
+    while carry(job.in_flight()):
         clock().sleep(min(interval, max(job.left(), 0.001)))
         interval = min(interval * 2, POLL_MOST)

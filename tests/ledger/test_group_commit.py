@@ -108,10 +108,9 @@ def test_callers_that_wait_share_one_commit(ledger: Ledger) -> None:
 
 def test_a_single_caller_is_carried_out_on_its_own_thread(ledger: Ledger) -> None:
     """No other thread is asked: neither for the first unit nor for the next."""
-    before = threading.active_count()
     threads = [writing(ledger, lambda _: threading.get_ident())() for _ in range(3)]
     assert threads == [threading.get_ident()] * 3
-    assert threading.active_count() == before
+    assert ledger._store._own().server is None
 
 
 def test_of_callers_with_one_intent_in_one_commit_one_claims(ledger: Ledger) -> None:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -402,12 +403,16 @@ def test_an_intent_is_found_by_key_id_attempt_and_trace(caller: Caller) -> None:
 
 def test_a_waiter_is_told_whether_the_intent_moved_on(caller: Caller) -> None:
     """It polls for little: not before, once it has, and never for an intent that is not there."""
+
+    def moved_on(intent: Intent) -> tuple[bool, Any]:
+        return caller.ledger.looking(lambda unit: lookup.moved_on(unit, intent)).now()
+
     intent, _ = caller.ask()
-    assert caller.ledger.moved_on(intent)[0] is False
+    assert moved_on(intent)[0] is False
     after, _ = caller.end(intent)
-    assert caller.ledger.moved_on(intent)[0] is True
-    assert caller.ledger.moved_on(after)[0] is False
-    assert caller.ledger.moved_on(replace(after, id="nobody")) == (False, None)
+    assert moved_on(intent)[0] is True
+    assert moved_on(after)[0] is False
+    assert moved_on(replace(after, id="nobody")) == (False, None)
 
 
 def test_open_intents_are_the_unknown_ones_oldest_first(caller: Caller) -> None:

@@ -159,6 +159,7 @@ def test_an_interrupt_in_the_middle_of_recording_waits_until_it_stands() -> None
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
         made.append(threading.current_thread().name)
+        yield from ()
 
     with pytest.raises(KeyboardInterrupt):
         sync.uninterrupted(record)

@@ -198,7 +198,7 @@ def test_a_ledger_that_cannot_even_be_read_leaves_everything_unknown(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise LedgerUnavailable(reason="ledger_io")
 
-    monkeypatch.setattr(sw.ledger, "ask", broken)
+    monkeypatch.setattr(sw.ledger, "asking", broken)
     monkeypatch.setattr(sw.ledger, "find", broken)
     outcome = shell.call(cancel.outcome, "sub_2")
     assert (outcome.state, outcome.reason, outcome.sent) == ("unknown", "ledger_unavailable", False)
@@ -260,7 +260,7 @@ def test_a_ledger_that_fails_while_a_value_is_replayed_hides_no_applied_write(
         raise LedgerUnavailable(reason="ledger_unavailable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sw.ledger, "content", failing)
+        patch.setattr(sw.ledger, "value", failing)
         outcome = shell.call(cancel.outcome, "sub_1")
         assert (outcome.state, outcome.has_value, outcome.replayed) == ("applied", False, True)
         with pytest.raises(ValueNotKept):
