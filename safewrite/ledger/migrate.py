@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection
 
 from safewrite.errors import ConfigurationError, SchemaOutdated
 from safewrite.ledger.database import Database
+from safewrite.ledger.forks import generation
 from safewrite.ledger.guards import GUARDS, recreate
 from safewrite.ledger.statements import VERSION_TABLE
 from safewrite.ledger.tables import metadata
@@ -21,6 +23,8 @@ from safewrite.ledger.tables import metadata
 HEAD = "sw_0001"
 """The revision that this version needs."""
 
+_alembic: dict[int, Lock] = {}
+"""Held while alembic runs; a child of a process has its own."""
 _OURS = re.compile(r"sw_\d{4}\Z")
 PATIENCE = 60.0
 """Seconds that an upgrade that was asked for waits for other writers."""
@@ -172,7 +176,10 @@ def _run(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(folder()).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    # Alembic keeps the connection that it works on for the whole process: beside another ledger's first use, one of
+    # the two would be given the other's.
+    with _alembic.setdefault(generation(), Lock()):
+        command.upgrade(config, "head")
 
 
 def check(database: Database) -> Status:
