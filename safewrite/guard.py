@@ -223,8 +223,9 @@ class SafeWrite:
     def deliver(self, attempt_id: str, value: object, *, object_id: str | None = None) -> Outcome[Any]:
         """Record a result that came by another road, a webhook for instance, and return the folded outcome.
 
-        Proof for whichever attempt `attempt_id` names; the first recorded value stays.  Raises
-        `ConfigurationError` for an attempt that is not in the ledger.
+        Proof for whichever attempt `attempt_id` names; the first recorded value stays.  The value is converted by
+        the tool's return hint, as a webhook's dict into its model.  Raises `ConfigurationError` for an attempt that is
+        not in the ledger, and for a value that does not fit.
         """
         found = self.ledger.attempt(attempt_id)
         if found is None:
@@ -233,7 +234,7 @@ class SafeWrite:
             )
         intent, number = found
         job = self.job_for(intent, quiet=True)
-        encoded = job.tool.codec.encode(value)
+        encoded = job.tool.codec.encode(job.tool.as_value(value))
         contents = {} if encoded.text is None else {"value": encoded.text}
         job.intent = intent
         carry(job.record(Delivered(number, "value" in contents, object_text(object_id)), contents))

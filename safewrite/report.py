@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,11 +19,16 @@ class WriteReport(BaseModel):
     message: str
     """What to tell the model."""
     do_not_repeat: bool
+    value: Any = None
+    """What the tool returned, where its goal is met and an attempt may still land."""
     may_still_land: bool = False
     evidence: str = ""
     attributable: bool = False
+    sent: bool = False
     replayed: bool = False
+    recorded: bool = True
     key: str = ""
+    intent_id: str = ""
     attempts: int = 0
     trace: str = ""
     blocked_by_key: str | None = None
@@ -36,11 +41,15 @@ class WriteReport(BaseModel):
             reason=outcome.reason,
             message=message if message is not None else outcome.for_model(),
             do_not_repeat=outcome.state != "not_applied" or outcome.again is False,
+            value=outcome.value,
             may_still_land=outcome.may_still_land,
             evidence=outcome.evidence,
             attributable=outcome.attributable,
+            sent=outcome.sent,
             replayed=outcome.replayed,
+            recorded=outcome.recorded,
             key=outcome.key,
+            intent_id=outcome.intent_id,
             attempts=outcome.attempts,
             trace=outcome.trace,
             blocked_by_key=outcome.blocked_by_key,

@@ -141,6 +141,22 @@ class Tool:
             self._codec = Codec(value_hint(self.hints.get("return", inspect.Signature.empty)))
         return self._codec
 
+    def as_value(self, value: object) -> object:
+        """Return a value that came by another road as this tool would have returned it.
+
+        Raises `ConfigurationError` if it does not fit the return hint.
+        """
+        hint = value_hint(self.hints.get("return", inspect.Signature.empty))
+        if hint in (inspect.Signature.empty, Any):
+            return value
+        try:
+            return converter(hint, inspect.Parameter.KEYWORD_ONLY)(value)
+        except ValueError as bad:
+            raise ConfigurationError(
+                f"a value of `{self.name}` that does not fit its return hint was not recorded: {bad}",
+                tool=self.name,
+            ) from None
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name: bound, defaulted, validated and converted by the hints.
 
@@ -364,7 +380,11 @@ def _check_values(tool: Tool) -> None:
     if o.in_thread is not None and not isinstance(o.in_thread, bool):
         refuse("in_thread", o.in_thread, "Write True, False or None.")
     if o.in_thread is False and o.idle is not None:
-        refuse("in_thread", o.in_thread, "A body on the caller's thread cannot be given up at `idle`: leave it out.")
+        refuse(
+            "in_thread",
+            o.in_thread,
+            "A body on the caller's thread cannot be given up at `idle`: leave it out.",
+        )
     if o.in_thread and tool.is_async:
         refuse("in_thread", o.in_thread, "A coroutine function runs on its event loop: leave it out.")
 

@@ -553,6 +553,7 @@ def test_as_tool_tells_a_goal_that_may_still_be_undone(
     remote.next(LOSE)
     report = shell.call(cancel, "sub_1")
     assert isinstance(report, WriteReport)
+    assert report.value == "sub_1 done"
     assert (report.state, report.may_still_land, report.do_not_repeat) == ("applied", True, True)
 
 
