@@ -1,4 +1,4 @@
-"""A ledger in a file of its own."""
+"""A ledger of a test's own: in a file, and again in PostgreSQL where a test knows of no file."""
 
 from __future__ import annotations
 
@@ -9,23 +9,55 @@ from typing import Any
 
 import pytest
 
+from safewrite.ledger.lines import Leg
 from safewrite.ledger.sql import Ledger
-from tests.ledger.driver import Caller
+from tests.ledger.driver import Caller, moment
+from tests.postgres import _ledger_url, postgres_ledger_url
+
+__all__ = ["_ledger_url", "postgres_ledger_url"]
+
+
+ONLY_FILES = {"path", "locker"}
+"""Fixtures that know of a file."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each database, if it is about neither."""
+    names = set(metafunc.fixturenames)
+    if "ledger_url" in names:
+        file = names & ONLY_FILES or metafunc.definition.get_closest_marker("sqlite")
+        metafunc.parametrize("ledger_url", ["sqlite"] if file else ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the test's ledger; its leases run by the time that the tests tell, whatever the database's clock."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'agent.db'}"
+    asking, told = Ledger.ask, [moment()]
+
+    def ask(ledger: Ledger, ticket: Any, call: Any, at: Any, meta: Any) -> Any:
+        told[:] = [at]
+        return asking(ledger, ticket, call, at, meta)
+
+    monkeypatch.setattr(Ledger, "ask", ask)
+    monkeypatch.setattr(Leg, "moment", lambda *_: told[0]._replace(clock="db:test"))
+    return str(request.getfixturevalue("postgres_ledger_url"))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the test's ledger is."""
+    """Where the test's ledger is, in a file."""
     return tmp_path / "agent.db"
 
 
 @pytest.fixture
-def open_ledger(path: Path) -> Iterator[Callable[..., Ledger]]:
-    """Opens ledgers on the test's file, and closes them."""
+def open_ledger(ledger_url: str) -> Iterator[Callable[..., Ledger]]:
+    """Opens ledgers on the test's database, and closes them."""
     opened: list[Ledger] = []
 
     def opening(**options: Any) -> Ledger:
-        ledger = Ledger(options.pop("url", f"sqlite:///{path}"), **options)
+        ledger = Ledger(options.pop("url", ledger_url), **options)
         opened.append(ledger)
         return ledger
 
@@ -36,7 +68,7 @@ def open_ledger(path: Path) -> Iterator[Callable[..., Ledger]]:
 
 @pytest.fixture
 def ledger(open_ledger: Callable[..., Ledger]) -> Ledger:
-    """A ledger on the test's file."""
+    """A ledger on the test's database."""
     return open_ledger()
 
 

@@ -24,6 +24,7 @@ from safewrite.core.events import (
 from safewrite.core.state import State
 from safewrite.ledger.model import Identity, subject
 from safewrite.ledger.sql import Ledger
+from safewrite.ledger.texts import stamp_text, unix
 from tests.ledger.driver import APPLIED, REJECTED, UNKNOWN, Caller, moment
 
 
@@ -400,6 +401,7 @@ def test_promises_in_force_stand_beside_each_decision(caller: Caller) -> None:
     row = caller.ledger.rows(intent.id)[0]
     assert (row["command"], row["rule"], row["outcome"]) == ("run", "R1", "unknown")
     assert row["promises"] == '{"work_bound":2.0}'
-    assert row["deadline_at"] == "2025-06-15T15:06:45.000000+00:00"
+    assert stamp_text(unix(row["deadline_at"])) == "2025-06-15T15:06:45.000000+00:00"
     intent, _ = caller.end(intent)
-    assert caller.ledger.rows(intent.id)[1]["deadline_at"] == "2025-06-15T15:06:51.000000+00:00"
+    row = caller.ledger.rows(intent.id)[1]
+    assert stamp_text(unix(row["deadline_at"])) == "2025-06-15T15:06:51.000000+00:00"

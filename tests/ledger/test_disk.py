@@ -23,6 +23,8 @@ from safewrite.ledger.sql import Ledger
 from tests.ledger.driver import Caller
 from tests.ledger.faults import Raw, break_writer, error_of, failure, reason
 
+pytestmark = pytest.mark.sqlite
+
 # A disk that does not do its work ----------------------------------------------------------------------------------
 
 

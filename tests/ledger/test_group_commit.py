@@ -23,6 +23,8 @@ from safewrite.ledger.units import Trouble, Unit
 from tests.ledger.driver import Caller
 from tests.ledger.faults import Raw, break_writer, error_of, failure, in_child
 
+pytestmark = pytest.mark.sqlite
+
 Work = Callable[[], Any]
 
 

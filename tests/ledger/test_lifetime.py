@@ -18,6 +18,8 @@ from safewrite.ledger.sql import Ledger
 from tests.ledger.driver import Caller
 from tests.ledger.faults import in_child, open_files
 
+pytestmark = pytest.mark.sqlite
+
 # Forks, memory, the end ------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from safewrite.ledger import lookup
 from safewrite.ledger.lookup import IntentRow
 from safewrite.ledger.model import Intent, Meta
 from safewrite.ledger.sql import Ledger
+from safewrite.ledger.texts import stamp_text, unix
 from tests.ledger.driver import APPLIED, REJECTED, UNKNOWN, Caller, digests, moment
 
 
@@ -366,8 +367,8 @@ def test_the_intent_s_row_tells_where_it_stands(caller: Caller) -> None:
         "host:1",
         1,
     )
-    assert row["lease_expires_at"] == "2025-06-15T15:06:55.000000+00:00"
-    assert row["first_claim_at"] == "2025-06-15T15:06:40.000000+00:00"
+    assert stamp_text(unix(row["lease_expires_at"])) == "2025-06-15T15:06:55.000000+00:00"
+    assert stamp_text(unix(row["first_claim_at"])) == "2025-06-15T15:06:40.000000+00:00"
     caller.end(intent)
     (row,) = caller.ledger.select(_intent())
     assert (row["outcome"], row["may_still_land"], row["lease_owner"], row["evidence"]) == (

@@ -106,6 +106,7 @@ def test_processes_that_write_at_once_never_see_a_locked_database(path: Path) ->
     db.close()
 
 
+@pytest.mark.sqlite
 def test_threads_read_while_one_writes(open_ledger: Callable[[], Ledger]) -> None:
     """Readers use connections of their own while the one that writes is taken, and never wait for it."""
     ledger = open_ledger()
@@ -122,6 +123,7 @@ def test_threads_read_while_one_writes(open_ledger: Callable[[], Ledger]) -> Non
     assert 1 <= len(store._own().readers) <= 8
 
 
+@pytest.mark.sqlite
 def test_no_more_connections_are_kept_than_needed(open_ledger: Callable[..., Ledger]) -> None:
     """A crowd of readers gets a connection each; afterwards a few are kept."""
     ledger = open_ledger()
@@ -151,6 +153,7 @@ def test_memory_is_waited_for_no_longer_than_a_file(open_ledger: Callable[..., L
     assert error.reason == "ledger_busy"
 
 
+@pytest.mark.sqlite
 def test_what_an_interrupt_left_behind_is_undone(open_ledger: Callable[..., Ledger]) -> None:
     """A transaction that was left open, by a second interrupt during the first one's undoing, does not linger."""
     ledger = open_ledger()
@@ -167,6 +170,7 @@ def test_what_an_interrupt_left_behind_is_undone(open_ledger: Callable[..., Ledg
     caller(turn="2").write()
 
 
+@pytest.mark.sqlite
 def test_a_unit_cannot_be_begun_inside_another(open_ledger: Callable[..., Ledger]) -> None:
     """A second unit of the same thread would be part of the first: it is refused, and the first goes on."""
     ledger = open_ledger()
@@ -217,6 +221,7 @@ def test_a_lock_beyond_the_limit_is_a_refusal(
     assert isinstance(caller(turn="2").ask(at=30.0)[1], Run)
 
 
+@pytest.mark.sqlite
 def test_a_thread_that_holds_the_ledger_for_long_is_a_refusal(open_ledger: Callable[..., Ledger]) -> None:
     """Threads of one process wait for each other no longer than for other programs."""
     ledger = open_ledger(busy_timeout=0.0)
