@@ -41,7 +41,6 @@ async def acarry(steps: Steps[T]) -> T:
     A loop rather than one shield: some frameworks cancel again on every await until the task ends.
     """
     cancelled: list[asyncio.CancelledError] = []
-    result: T
     try:
         order = next(steps)
         while True:
@@ -52,13 +51,13 @@ async def acarry(steps: Steps[T]) -> T:
             else:
                 order = steps.send(came)
     except StopIteration as end:
-        result = end.value
+        if not cancelled:
+            result: T = end.value
+            return result
     except Exception:
         if not cancelled:
             raise
-    if cancelled:  # it goes before a failure
-        raise cancelled[0]
-    return result
+    raise cancelled[0]  # it goes before a failure
 
 
 async def _came(order: Order[T], cancelled: list[asyncio.CancelledError]) -> T:
