@@ -22,7 +22,7 @@ from tests.torture.battle import PROMISES, Battle, Result
 
 _SHOWN = (
     "intents", "processes", "seconds", "kills", "freezes", "answers", "requests", "effects", "applied", "not_applied",
-    "honest_unknown", "told_unknown",
+    "honest_unknown", "refused", "told_unknown", "without_value",
 )  # fmt: skip
 
 

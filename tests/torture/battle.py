@@ -40,7 +40,7 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(
     ["tests.torture.fighter", "safewrite.ledger.sql", "safewrite.recovery", "alembic.command", "psycopg"]
 )
-KILL_EVERY, FREEZE_EVERY = 0.7, 1.1
+KILL_EVERY, FREEZE_EVERY = 2.0, 3.0
 """Seconds between two kills, and between two freezes, on average."""
 FROZEN = (0.1, 6.0)
 """Seconds that a process is frozen: at least and at most."""
@@ -89,6 +89,10 @@ class Result:
     not_applied: int = 0
     honest_unknown: int = 0
     """Of the tool whose dependency promises nothing and cannot be asked."""
+    refused: int = 0
+    """Never claimed, and told so."""
+    without_value: int = 0
+    """Answers that say applied, and that the value is not known."""
     told_unknown: int = 0
     """Answers, not intents: most of them were found out later."""
     duplicates: int = 0
@@ -349,7 +353,7 @@ class Battle:
                 self._wrong("duplicates", f"{tool} {thing}: {len(had)} effects")
             for told in self._told[number]:
                 self._judge(told, had, numbers)
-            self._settled(tool, thing, row, had)
+            self._settled(tool, thing, row, had, self._told[number])
         self.result.answers = sum(map(len, self._told.values()))
 
     def _of_dependencies(self, kind: str) -> Iterator[dict[str, Any]]:
@@ -361,8 +365,10 @@ class Battle:
         what = f"{told['tool']} {told['thing']} was told {told['state']} ({told['reason']})"
         match told["state"]:
             case "applied":
-                if told["value"] not in [row["number"] for row in had]:
+                if not had or (told["has_value"] and told["value"] not in [row["number"] for row in had]):
                     self._wrong("false_applied", f"{what}, effect {told['value']}")
+                if not told["has_value"]:
+                    self.result.without_value += 1
             case "not_applied":
                 # A later attempt may have been made, and applied, by another call.
                 if any(numbers.get(row["attempt_id"], 0) <= told["attempts"] for row in had):
@@ -372,10 +378,21 @@ class Battle:
             case _:
                 self._wrong("errors", what)
 
-    def _settled(self, tool: str, thing: str, row: dict[str, Any] | None, had: list[dict[str, Any]]) -> None:
+    def _settled(
+        self,
+        tool: str,
+        thing: str,
+        row: dict[str, Any] | None,
+        had: list[dict[str, Any]],
+        answers: list[dict[str, Any]],
+    ) -> None:
         """Hold what the ledger says in the end against the effects."""
         if row is None:
-            self._wrong("stuck", f"{tool} {thing} is not in the ledger")
+            # Refused before it was claimed, by a ledger that was held up or a call that had no time left.
+            if had or not any(told["state"] == "not_applied" for told in answers):
+                self._wrong("stuck", f"{tool} {thing} is not in the ledger")
+            else:
+                self.result.refused += 1
             return
         if row["alarms"]:
             self._wrong("alarms", f"{tool} {thing} has {row['alarms']} alarms")

@@ -79,9 +79,9 @@ class Log:
         return [row for row in self._rows(self._path) if row["row"] == "sent"]
 
     def tell(self, outcome: Outcome[Any]) -> None:
-        """Keep what a caller was told, and how many effects there were then."""
-        row = {"state": outcome.state, "reason": outcome.reason, "attempts": outcome.attempts}
-        self._append(self._told, {**row, "value": outcome.value, "may_still_land": outcome.may_still_land})
+        """Keep what a caller was told, and what had been sent by then."""
+        row = {"state": outcome.state, "reason": outcome.reason, "value": outcome.value}
+        self._append(self._told, {**row, "sent": [sent["attempt"] for sent in self.sends()]})
 
     def told(self) -> list[dict[str, Any]]:
         """Return what callers were told."""
@@ -200,12 +200,15 @@ class Trap:
         self, at: int | None, when: str, strike: Callable[[Any], None], *, every: bool = False
     ) -> None:
         self.count, self.struck = 0, False
-        self._at, self._when, self._strike, self._every = at, when, strike, every
+        self.at, self._when, self._strike, self._every = at, when, strike, every
+        self.seen: Callable[[Any], None] = lambda _: None
+        """Called with each driver's connection that is used."""
 
     def around(self, raw: Any, call: Callable[[], Any]) -> Any:
         """Make a call of the driver."""
         self.count += 1
-        if self._at is None or not (self.count >= self._at if self._every else self.count == self._at):
+        self.seen(raw)
+        if self.at is None or not (self.count >= self.at if self._every else self.count == self.at):
             return call()
         self.struck = True
         if self._when == "before":

@@ -28,9 +28,9 @@ CALL_CAP = 12.0
 """Seconds that one call may take."""
 TIMEOUT = 1.0
 """Seconds for one attempt."""
-WORK_BOUND = 4.0
+WORK_BOUND = 3.0
 """Seconds in which a request that nobody waits for has taken effect, or never will; with room, for a busy machine."""
-AT_ONCE = 6
+AT_ONCE = 16
 """Calls that one process makes at the same time."""
 
 CARDS = Dependency("cards", key_retention=timedelta.max)
@@ -188,6 +188,8 @@ def _told(number: int, name: str, thing: str, outcome: Outcome[Any]) -> dict[str
         "thing": thing,
         "state": outcome.state,
         "reason": outcome.reason,
+        "evidence": outcome.evidence,
+        "has_value": outcome.has_value,
         "value": outcome.value,
         "attempts": outcome.attempts,
         "replayed": outcome.replayed,
