@@ -37,18 +37,23 @@ def server() -> Iterator[str]:
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
     folder = Path(tempfile.gettempdir()) / f"safewrite-postgres-{session}"
     running = packaged.get_server(folder, cleanup_mode="delete")
+    url = running.get_uri(driver="psycopg")
+    _users.append(url)
     try:
-        with administering(running.get_uri(driver="psycopg")) as run:
-            for setting, value in (
-                ("fsync", "off"),
-                ("full_page_writes", "off"),
-                ("checkpoint_timeout", "'1h'"),
-            ):
-                run(f"ALTER SYSTEM SET {setting} = {value}")
-            run("SELECT pg_reload_conf()")
-        yield running.get_uri(driver="psycopg")
+        if len(_users) == 1:
+            with administering(url) as run:
+                for setting in ("fsync = off", "full_page_writes = off", "checkpoint_timeout = '1h'"):
+                    run(f"ALTER SYSTEM SET {setting}")
+                run("SELECT pg_reload_conf()")
+        yield url
     finally:
-        running.cleanup()
+        _users.pop()
+        if not _users:
+            running.cleanup()
+
+
+_users: list[str] = []
+"""Who uses the server in this process: it is left by the last of them."""
 
 
 @contextmanager

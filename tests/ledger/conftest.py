@@ -34,13 +34,13 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     """The URL of the test's ledger; its leases run by the time that the tests tell, whatever the database's clock."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'agent.db'}"
-    asking, told = Ledger.ask, [moment()]
+    asking, told = Ledger.asking, [moment()]
 
     def ask(ledger: Ledger, ticket: Any, call: Any, at: Any, meta: Any) -> Any:
         told[:] = [at]
         return asking(ledger, ticket, call, at, meta)
 
-    monkeypatch.setattr(Ledger, "ask", ask)
+    monkeypatch.setattr(Ledger, "asking", ask)
     monkeypatch.setattr(Leg, "moment", lambda *_: told[0]._replace(clock="db:test"))
     return str(request.getfixturevalue("postgres_ledger_url"))
 
