@@ -14,6 +14,7 @@ from safewrite.core.intent import turn_text
 from safewrite.deadline import Deadline, deadline_headers
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError
+from safewrite.settings import resolve_settings
 from safewrite.shell.clock import clock
 
 if TYPE_CHECKING:
@@ -75,14 +76,15 @@ def run(
     *,
     deadline: Duration | Deadline | None = None,
     call_cap: Duration | None = None,
-    minimum: Duration = 1.0,
+    minimum: Duration | None = None,
     agent: str = "",
 ) -> _Scope[Run]:
     """Open a run: `with safewrite.run("run-42", deadline=18.0, call_cap=9.0): ...`.
 
     `id` is the host's name of this execution, the same when it resumes.  `deadline` bounds all calls in it together,
-    `call_cap` each of them; `minimum` is the least with which a call starts.  A run inside a run has its own identity
-    and the smaller deadline; its turn must be opened anew.  Raises `ConfigurationError`.
+    `call_cap` each of them; `minimum` is the least with which a call starts (default: that of a `Deadline` that is
+    given, else the setting `minimum`, 1 s).  A run inside a run has its own identity and the smaller deadline; its
+    turn must be opened anew.  Raises `ConfigurationError`.
     """
     if not isinstance(id, str) or not id.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
@@ -90,23 +92,31 @@ def run(
         )
     outer, above = _run.get(), current_deadline()
     cap = Deadline(call_cap).total if call_cap is not None else None
-    if isinstance(deadline, Deadline):
-        limit: Deadline | None = deadline
-        if above is not None and above is not deadline:
-            limit = Deadline(
-                max(deadline.remaining(), 1e-9), deadline.call_cap, deadline.minimum, parent=above
-            )
-    elif deadline is not None:
-        origin = f"the argument of run `{id}`"
-        limit = Deadline(deadline, call_cap, minimum, origin=origin, parent=above)
-    else:
-        limit = above
+    limit = _limit(id, deadline, call_cap, minimum, above)
     if cap is None:
         cap = limit.call_cap if limit is not None else None
     if cap is None and outer is not None:
         cap = outer.call_cap
     opened = Run(id, limit, cap, agent or (outer.agent if outer is not None else ""))
     return _Scope({_run: opened, _turn: None}, opened)
+
+
+def _limit(
+    id: str,
+    deadline: Duration | Deadline | None,
+    call_cap: Duration | None,
+    minimum: Duration | None,
+    above: Deadline | None,
+) -> Deadline | None:
+    """Return the deadline of a run that lies in `above`."""
+    if deadline is not None and not isinstance(deadline, Deadline):
+        least = resolve_settings().minimum if minimum is None else minimum
+        origin = f"the argument of run `{id}`"
+        return Deadline(deadline, call_cap, least, origin=origin, parent=above)
+    given = [one for one in (deadline, above) if one is not None]
+    if minimum is None and (not given or all(one is given[0] for one in given)):
+        return given[0] if given else None
+    return Deadline.first_of(*given, minimum=minimum) if given else None
 
 
 def turn(id: str | int) -> _Scope[str]:

@@ -75,7 +75,7 @@ class Deadline:
         self.call_cap = None if call_cap is None else _positive(call_cap, "call_cap")
         self.minimum = _positive(minimum, "minimum", allow_zero=True)
         self.name, self.origin, self.of = name, origin, of
-        self._parent = parent
+        self._parents: tuple[Deadline, ...] = () if parent is None else (parent,)
         self._outermost = outermost.get()
         self._lock = threading.Lock()
         self._end = clock().now().ticks + self.total
@@ -98,12 +98,44 @@ class Deadline:
         total, minimum = settings.operation_timeout, settings.minimum
         return cls(total, minimum=minimum, name=row.name, origin=row.origin, of=of, parent=parent)
 
+    @classmethod
+    def until(
+        cls, at: float, most: Duration, call_cap: Duration | None = None, minimum: Duration = 1.0
+    ) -> Deadline:
+        """Return a deadline as it goes on after a restart: `at` is its stored `ends_at`, `most` its whole length.
+
+        Clamped: a wall clock that was stepped back meanwhile grants no more than `most`; one that passed `at` leaves
+        nothing, and every call is refused.  Raises `ConfigurationError` for what is no instant.
+        """
+        if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"`at` is {at!r}. Write what `ends_at` was: Unix seconds.")
+        made = cls(most, call_cap, minimum, origin="the stored instant")
+        made._end += min(0.0, at - clock().now().unix - made.total)
+        return made
+
+    @classmethod
+    def first_of(cls, *deadlines: Deadline, minimum: Duration | None = None) -> Deadline:
+        """Return a deadline that ends with the first of these, and in a pause makes all of them stand still.
+
+        Name, cap, legs and, unless given, the minimum are those of the first argument.
+        """
+        one = deadlines[0]
+        least = one.minimum if minimum is None else minimum
+        made = cls(one.total, one.call_cap, least, name=one.name, origin=one.origin, of=one.of)
+        made._parents, made._end, made._legs = deadlines, math.inf, one._legs
+        return made
+
     # What is left ----------------------------------------------------------------------------------------
 
     def remaining(self) -> float:
         """Return the seconds left, never negative; while paused, what was left when the pause began."""
-        outer = self._parent.remaining() if self._parent is not None else math.inf
-        return max(0.0, min(self._own(), outer))
+        return max(0.0, min(self._own(), *(outer.remaining() for outer in self._parents), math.inf))
+
+    @property
+    def ends_at(self) -> float:
+        """When it is over, in Unix seconds: what a host stores, and hands to `Deadline.until` after a restart."""
+        now = clock().now()
+        return now.unix + self.remaining()
 
     def _own(self) -> float:
         with self._lock:
@@ -113,11 +145,17 @@ class Deadline:
         """Return what one call may use: the smaller of cap and remainder, less `reserve`.
 
         The reserve, for a reconciling read, lies inside: it is taken off the smaller of the two.  Raises
-        `BudgetExhausted` if less than `minimum` (default: the deadline's own) is left.
+        `BudgetExhausted` if less than `minimum` (default: the deadline's own) is left, or nothing beside the reserve,
+        and `ConfigurationError` for a minimum or reserve that is negative or no number.
         """
-        left = self._enough("a call", self.minimum if minimum is None else minimum)
-        cap = self.call_cap if self.call_cap is not None else math.inf
-        return max(0.0, min(left, cap) - reserve)
+        least = self.minimum if minimum is None else _positive(minimum, "minimum", allow_zero=True)
+        kept = _positive(reserve, "reserve", allow_zero=True)
+        left = self._enough("a call", least)
+        granted = min(left, self.call_cap if self.call_cap is not None else math.inf) - kept
+        if granted <= 0.0:
+            who = f"a call beside a reserve of {kept:g} s"
+            raise LegNotSent(self.refusal(who, left, least), reason="budget_exhausted")
+        return granted
 
     def leg(self, name: str) -> Leg:
         """Return what one leg (one request of many) may use: all that is left, never zero.
@@ -148,8 +186,11 @@ class Deadline:
     def refusal(self, who: str, left: float, minimum: float) -> str:
         """Return the words of a refusal: which number ran out, where it comes from, and who used it."""
         tight = self
-        while tight._parent is not None and tight._own() > tight._parent.remaining():
-            tight = tight._parent
+        while (
+            tight._parents
+            and tight._own() > (outer := min(tight._parents, key=Deadline.remaining)).remaining()
+        ):
+            tight = outer
         used = ", ".join(f"`{s.leg}` {s.seconds:.3f} s" for s in self.spent())
         words = too_little(who, left, (tight.name, tight.total, tight.origin), minimum)
         return f"{words} Earlier legs used: {used}." if used else words
@@ -168,24 +209,26 @@ class Deadline:
             raise ConfigurationError(
                 "`Deadline.pause()` inside the body of a write: what was sent goes on meanwhile. Ask before the call."
             )
-        chain = list(self._stand_still_together())
-        for deadline in chain:
-            deadline._suspend()
+        stopped: list[Deadline] = []
         try:
+            for deadline in self._stand_still_together():
+                deadline._suspend()
+                stopped.append(deadline)
             yield
         finally:
-            for deadline in chain:
+            for deadline in stopped:
                 deadline._resume()
 
-    def _stand_still_together(self) -> Iterator[Deadline]:
+    def _stand_still_together(self) -> list[Deadline]:
         """Return this deadline, those that it lies in, and the backstops around any of them or around this code."""
-        link: Deadline | None = self
-        backstops = [outermost.get()]
-        while link is not None:
-            yield link
-            backstops.append(link._outermost)
-            link = link._parent
-        yield from {id(one): one for one in backstops if one is not None}.values()
+        found: dict[int, Deadline] = {}
+        look: list[Deadline | None] = [self, outermost.get()]
+        while look:
+            one = look.pop()
+            if one is not None and id(one) not in found:
+                found[id(one)] = one
+                look += [*one._parents, one._outermost]
+        return list(found.values())
 
     def _suspend(self) -> None:
         with self._lock:

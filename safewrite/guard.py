@@ -79,7 +79,7 @@ class SafeWrite:
             if not isinstance(namespace, str) or not namespace.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(f"`namespace` is {namespace!r}. Write a name, such as a tenant's.")
             given["namespace"] = namespace
-        self.settings: Settings = resolve_settings(given)
+        self.settings: Settings = resolve_settings(given).checked()
         self.namespace = self.settings.namespace
         self.worker = worker or f"{os.uname().nodename if hasattr(os, 'uname') else 'host'}:{os.getpid()}"
         self.max_stall = seconds(max_stall, name="max_stall", allow_none=True, allow_zero=True)

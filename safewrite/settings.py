@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from safewrite.core.idle import too_slow
 from safewrite.durations import seconds
 from safewrite.errors import ConfigurationError
 
@@ -74,6 +75,17 @@ class Settings:
     def table(self) -> list[Setting]:
         """Return every setting with its origin, in a fixed order."""
         return list(self._rows)
+
+    def checked(self) -> Settings:
+        """Return these settings, at start-up.
+
+        Raises `ConfigurationError`, with both numbers and where they came from, if keepalives would come too late for
+        the idle limit.
+        """
+        rows = {row.name: row for row in self._rows}
+        if problem := too_slow(self.keepalive, rows["keepalive"].origin, self.idle, rows["idle"].origin):
+            raise ConfigurationError(problem)
+        return self
 
     def for_tool(self, tool: Mapping[str, object]) -> Settings:
         """Return these settings with those of one tool laid under the arguments and over the environment.

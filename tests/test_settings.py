@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import safewrite
 from safewrite import environment, settings
 from safewrite.errors import ConfigurationError
 from safewrite.settings import Setting, Settings, resolve_settings
@@ -291,3 +292,19 @@ def test_nothing_heavy_is_imported_before_settings_are_resolved() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
+
+
+@pytest.mark.parametrize(
+    ("idle", "keepalive", "wrong"), [("20", "20", True), ("20.5", "20", False), ("300", "400", True)]
+)
+def test_keepalives_are_checked_against_the_idle_limit_at_start_up(
+    monkeypatch: pytest.MonkeyPatch, idle: str, keepalive: str, wrong: bool
+) -> None:
+    """When `SafeWrite` is made, not in the first slow call: both numbers, and where they came from."""
+    monkeypatch.setenv("SAFEWRITE_IDLE", idle)
+    if not wrong:
+        with safewrite.SafeWrite("sqlite://", settings={"keepalive": float(keepalive)}):
+            return
+    said = rf"`idle` = {idle} s \(set by environment\).*`keepalive` = {keepalive} s \(set by argument\)"
+    with pytest.raises(ConfigurationError, match=said):
+        safewrite.SafeWrite("sqlite://", settings={"keepalive": float(keepalive)})

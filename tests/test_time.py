@@ -223,6 +223,26 @@ def test_a_deadline_that_is_none_is_a_typed_error(seconds: Any) -> None:
         Deadline(seconds)
 
 
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "1"])
+@pytest.mark.parametrize("name", ["minimum", "reserve"])
+def test_a_slice_is_cut_by_numbers_only(name: str, wrong: Any) -> None:
+    """A negative reserve would grant more than there is."""
+    with pytest.raises(ConfigurationError, match=name):
+        Deadline(9.0).slice(**{name: wrong})
+
+
+def test_a_slice_is_never_zero(clock: ManualClock) -> None:
+    """The reserve lies inside the smaller of cap and remainder; where it leaves nothing, the call is refused."""
+    deadline = Deadline(18.0, call_cap=9.0)
+    assert deadline.slice(reserve=2.25) == 6.75
+    clock.sleep(16.0)
+    assert deadline.slice(reserve=0.5) == 1.5
+    with pytest.raises(
+        BudgetExhausted, match=r"a call beside a reserve of 2 s was not sent: 2\.000 s are left"
+    ):
+        deadline.slice(reserve=2.0)
+
+
 # Deadlines around calls --------------------------------------------------------------------------------------
 
 
@@ -348,6 +368,46 @@ def test_an_operation_lies_in_the_deadline_around_it(clock: ManualClock) -> None
     assert Deadline.operation().leg("call") == 20.0
 
 
+@pytest.mark.parametrize(
+    ("variable", "given", "minimum"),
+    [("3", {}, 3.0), ("3", {"minimum": 0.5}, 0.5), ("", {}, 1.0), ("3", {"minimum": 0.0}, 0.0)],
+)
+def test_the_minimum_of_a_run_is_the_setting_unless_it_is_given(
+    sw: SafeWrite,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    given: Any,
+    minimum: float,
+) -> None:
+    """`SAFEWRITE_MINIMUM` holds for runs, and the refusal says which number was needed."""
+    monkeypatch.setenv("SAFEWRITE_MINIMUM", variable)
+    calls = Calls(sw, "plain", clock, in_thread=False)
+    with safewrite.run("r1", deadline=10.0, **given), safewrite.turn(1):
+        clock.sleep(10.0 - minimum - 0.25)
+        assert calls(1).state == "applied"
+        clock.sleep(0.5)
+        refused = calls(2)
+    assert refused.state == "not_applied"
+    assert f"at least {minimum:g} s (`minimum`)" in str(refused.error)
+
+
+def test_a_minimum_holds_for_a_deadline_that_comes_from_elsewhere(sw: SafeWrite, clock: ManualClock) -> None:
+    """Of the run or the request around it, and for one that is handed in, whose own holds otherwise."""
+    calls = Calls(sw, "plain", clock, in_thread=False)
+    with within(Deadline(5.0, minimum=0.05)), safewrite.run("r1", minimum=4.0), safewrite.turn(1):
+        clock.sleep(1.5)
+        assert calls(1).reason == "budget_exhausted"
+    handed_in = Deadline(5.0, minimum=4.0)
+    clock.sleep(1.5)
+    with safewrite.run("r2", deadline=handed_in), safewrite.turn(1):
+        assert calls(1).reason == "budget_exhausted"
+    with safewrite.run("r3", deadline=handed_in, minimum=0.5), safewrite.turn(1):
+        assert calls(1).state == "applied"
+    with safewrite.run("r4", minimum=0.5), safewrite.turn(1):
+        assert calls(1).state == "applied"
+
+
 def test_onward_requests_carry_what_is_left() -> None:
     """Milliseconds and the instant; without a deadline no header, with none left one millisecond."""
     assert onward_headers() == {}
@@ -417,6 +477,91 @@ def test_what_lies_around_a_deadline_is_paused_with_it(clock: ManualClock) -> No
             18.0,
             50.0,
         )
+
+
+@pytest.mark.parametrize("which", ["the one handed in", "the run's"])
+def test_a_deadline_handed_to_a_run_is_the_same_clock(clock: ManualClock, which: str) -> None:
+    """Whichever of both a question pauses, both go on with what was left; the run's takes the run around it along."""
+    handed_in = Deadline(9.0)
+    with safewrite.run("r1", deadline=18.0), safewrite.run("r2", deadline=handed_in) as inner:
+        assert inner.deadline is not None
+        clock.sleep(2.0)
+        with (handed_in if which == "the one handed in" else inner.deadline).pause():
+            clock.sleep(10.0)
+        # The run around it was not asked to stand still with the one handed in: that has 6 s left.
+        assert handed_in.remaining() == 7.0
+        assert inner.deadline.remaining() == (7.0 if which == "the run's" else 6.0)
+        clock.sleep(6.5)
+        with pytest.raises(BudgetExhausted, match=r"`deadline` = (9|18) s"):
+            inner.deadline.leg("call")
+
+
+def test_pauses_nest_and_one_that_is_dropped_is_over(clock: ManualClock) -> None:
+    """The outermost ends it; a pause that nobody leaves ends when nobody holds it any more."""
+    deadline = Deadline(18.0)
+    with deadline.pause():
+        with deadline.pause():
+            clock.sleep(60.0)
+        clock.sleep(60.0)
+        assert deadline.remaining() == 18.0
+    clock.sleep(1.0)
+    dropped = deadline.pause()
+    dropped.__enter__()
+    clock.sleep(60.0)
+    assert deadline.remaining() == 17.0
+    del dropped
+    clock.sleep(1.0)
+    assert deadline.remaining() == 16.0
+
+
+def test_an_interrupt_while_a_pause_begins_leaves_nothing_standing(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between two deadlines that are to stand still together: both go on."""
+    with safewrite.run("r1", deadline=18.0) as outer, safewrite.run("r2", deadline=9.0) as inner:
+        suspend, calls = Deadline._suspend, []
+
+        def interrupted(self: Deadline) -> None:
+            if calls:
+                raise KeyboardInterrupt
+            calls.append(self)
+            suspend(self)
+
+        monkeypatch.setattr(Deadline, "_suspend", interrupted)
+        with pytest.raises(KeyboardInterrupt), inner.deadline.pause():
+            pass
+        clock.sleep(2.0)
+        assert (inner.deadline.remaining(), outer.deadline.remaining()) == (7.0, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("stepped", "left"), [(0.0, 10.0), (-5.0, 15.0), (-3600.0, 18.0), (4.0, 6.0), (3600.0, 0.0)]
+)
+def test_a_deadline_goes_on_after_a_restart(sw: SafeWrite, stepped: float, left: float) -> None:
+    """It is made anew from its stored instant, clamped: never more than it was, never negative, then refused."""
+    with ManualClock(start=1_000.0) as before:
+        deadline = Deadline(18.0)
+        before.advance(8.0)
+        stored = deadline.ends_at
+    assert stored == 1_018.0
+    with ManualClock(start=1_008.0 + stepped) as after:
+        again = Deadline.until(stored, 18.0, call_cap=9.0)
+        assert (again.remaining(), again.total, again.call_cap) == (left, 18.0, 9.0)
+        if left:
+            after.advance(1.0)
+            assert again.remaining() == left - 1.0
+            return
+        tool = sw.write(target="n", name="cancel")(lambda n: None)
+        with safewrite.run("r1", deadline=again), safewrite.turn(1):
+            with pytest.raises(BudgetExhausted, match=r"`deadline` = 18 s \(set by the stored instant\)"):
+                tool(1)
+
+
+@pytest.mark.parametrize("at", [None, "1018", float("nan"), float("inf"), True])
+def test_what_is_no_instant_is_a_typed_error(at: Any) -> None:
+    """A store that lost it must not make an endless deadline."""
+    with pytest.raises(ConfigurationError, match="`at`"):
+        Deadline.until(at, 18.0)
 
 
 def test_no_pause_inside_the_body_of_a_write(sw: SafeWrite) -> None:

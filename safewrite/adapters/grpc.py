@@ -7,8 +7,11 @@ for transports that are handed headers.
 
 from __future__ import annotations
 
+from math import isnan
+
 from safewrite.attempt import LEAST_TIMEOUT
 from safewrite.deadline import Remaining
+from safewrite.errors import ConfigurationError
 
 _UNITS = (("u", 1e-6), ("m", 1e-3), ("S", 1.0), ("M", 60.0), ("H", 3600.0))
 _MOST = 10**8 - 1  # eight digits
@@ -31,4 +34,7 @@ def grpc_deadline_seconds(deadline: Remaining | float) -> float:
 
 
 def _left(deadline: Remaining | float) -> float:
-    return float(deadline) if isinstance(deadline, int | float) else deadline.remaining()
+    left = float(deadline) if isinstance(deadline, int | float) else deadline.remaining()
+    if isnan(left):
+        raise ConfigurationError("a deadline that is not a number. Write seconds, or a `Deadline`.")
+    return left

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
+from typing import Any
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from safewrite import Deadline
 from safewrite.adapters.grpc import grpc_deadline_seconds, grpc_timeout
 from safewrite.attempt import Attempt
+from safewrite.errors import ConfigurationError
 from safewrite.testing import ManualClock
 
 SECONDS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0}
@@ -88,3 +90,10 @@ def test_a_server_is_told(channel: grpc.Channel) -> None:
     call = channel.unary_unary("/billing/cancel")
     left = int(call(b"", timeout=grpc_deadline_seconds(Deadline(9.0)), wait_for_ready=True))
     assert 5_000 < left <= 9_000
+
+
+@pytest.mark.parametrize("made", [grpc_timeout, grpc_deadline_seconds])
+def test_what_is_not_a_number_is_a_typed_error(made: Any) -> None:
+    """It would be a deadline that nobody can read."""
+    with pytest.raises(ConfigurationError, match="not a number"):
+        made(float("nan"))
