@@ -85,11 +85,17 @@ def test_the_sdist_holds_all_that_it_takes_to_build_and_check(built: Path) -> No
 
 
 def test_every_module_imports_with_the_core_dependencies_alone(installed: Path, tmp_path: Path) -> None:
-    """Nothing but the adapters, each behind its extra, needs a package that an install does not bring."""
+    """Nothing but adapters and the PostgreSQL ledger, behind extras, needs a package that an install does not bring."""
+    behind = (
+        "safewrite.adapters.",
+        "safewrite._migrations",
+        "safewrite.ledger.lines",
+        "safewrite.ledger.pool",
+    )
     code = (
         "import importlib, pkgutil, safewrite\n"
         "for found in pkgutil.walk_packages(safewrite.__path__, 'safewrite.'):\n"
-        "    if not found.name.startswith(('safewrite.adapters.', 'safewrite._migrations')):\n"
+        f"    if not found.name.startswith({behind!r}):\n"
         "        importlib.import_module(found.name)\n"
         "print(safewrite.__file__)\n"
     )

@@ -340,7 +340,7 @@ def _as_ctrl_c(process: subprocess.Popen[str]) -> None:
     [
         ("writes of one agent", _as_ctrl_c),
         ("no promise, no read: never processed", _as_ctrl_c),
-        ("kill -9 after it was applied", _as_ctrl_c),
+        ("two workers, one intent", _as_ctrl_c),
         ("no promise, no read: never processed", subprocess.Popen.terminate),
     ],
     ids=["ctrl-c at the start", "ctrl-c in a wait", "ctrl-c among workers", "sigterm"],
