@@ -126,8 +126,11 @@ class SQLite:
                 "to `wal`. It is read-only, or on a file system without shared memory (a network share). Nothing was "
                 "sent. Use a file on a local disk."
             )
-        # The store waits by itself from here on, and more fairly.
-        raw.execute("PRAGMA busy_timeout = 0")
+        try:
+            # The store waits by itself from here on, and more fairly.
+            raw.execute("PRAGMA busy_timeout = 0")
+        except self.errors as error:
+            raise self.refusal(error) from error
 
     def check_path(self) -> None:
         """Raise `ConfigurationError` for a path that no file can be made at."""

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("crash_points")]
 
 DEEP = bool(os.environ.get("SAFEWRITE_DEEP"))
 SEED = int(os.environ.get("TORTURE_SEED", "20260301"))
-SAMPLE = 3
+SAMPLE = 2
 """Calls of each path at which a process is killed, where not at all of them."""
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["tests.torture.crash", "safewrite.ledger.sql", "alembic.command", "psycopg"])

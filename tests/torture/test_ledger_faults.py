@@ -21,13 +21,13 @@ import pytest
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.sql import Ledger
 from tests.ledger.faults import error_of
-from tests.torture.crash import PATHS, Place, Stage, Trap, die
+from tests.torture.crash import PATHS, Place, Trap, die
 from tests.torture.test_crash_points import DEEP, FORK, SEED, false_told, url
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ledger_faults")]
 __all__ = ["url"]  # the fixture
 
-SAMPLE = 2
+SAMPLE = 1
 
 
 def _broken(raw: Any) -> None:
@@ -65,8 +65,8 @@ def _struck(place: Place, at: int, fault: Callable[[Any], None], when: str, ever
         try:
             stage.call()
         except ConfigurationError as error:  # it could not be opened at all
-            assert "Nothing was sent" in str(error)
-            assert not place.log.sends()
+            if "Nothing was sent" not in str(error) or place.log.sends():
+                raise
     witness.close()
     (place.folder / "over").touch()
 
@@ -195,9 +195,9 @@ def test_a_file_that_is_removed_in_the_middle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "state"), [("quiet", "applied"), ("lost, and read", "unknown")])
 def test_a_ledger_that_is_gone_in_the_middle(places: Iterator[Place], path: str, state: str) -> None:
-    """What is known is told, the next write is not sent, and all is found out when the ledger is back."""
+    """What is known is told, the next write is not sent (nor told as never sent: that could not be looked up)."""
     place = replace(next(places), path=path)
     _run(_gone_in_the_middle, place)
-    assert [told["state"] for told in place.log.told()] == [state, "not_applied"]
+    assert [told["state"] for told in place.log.told()] == [state, "unknown"]
     assert len(place.log.sends()) == 1
     assert not _wrong(place)
