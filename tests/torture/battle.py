@@ -40,8 +40,10 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(
     ["tests.torture.fighter", "safewrite.ledger.sql", "safewrite.recovery", "alembic.command", "psycopg"]
 )
-KILL_EVERY, FREEZE_EVERY = 2.0, 3.0
-"""Seconds between two kills, and between two freezes, on average."""
+KILL_EVERY, FREEZE_EVERY = 90, 130
+"""Answers between two kills, and between two freezes, on average; more often in a small battle."""
+AT_LEAST = 8.0
+"""Seconds after which there is one anyway."""
 FROZEN = (0.1, 6.0)
 """Seconds that a process is frozen: at least and at most."""
 AGAIN = 0.06
@@ -190,7 +192,8 @@ class Battle:
         self._fighters.append(Fighter(process, here))
 
     def _fight(self) -> None:
-        kill, freeze, tell, heard = (time.monotonic() + d for d in (1.0, 1.5, 5.0, PATIENCE))
+        tell, heard = time.monotonic() + 5.0, time.monotonic() + PATIENCE
+        kill, freeze = self._next(KILL_EVERY), self._next(FREEZE_EVERY)
         while len(self._done) < len(self._orders):
             self._order()
             ready = wait([f.orders for f in self._fighters if not f.thaws], timeout=0.05)
@@ -201,12 +204,12 @@ class Battle:
                 if fighter.thaws and now >= fighter.thaws:
                     os.kill(fighter.process.pid, signal.SIGCONT)
                     fighter.thaws = 0.0
-            if now >= kill:
+            if self._due(kill, now):
                 self._kill(self._chance.choice(self._fighters))
-                kill = now + self._chance.expovariate(1 / KILL_EVERY)
-            if now >= freeze:
+                kill = self._next(KILL_EVERY)
+            if self._due(freeze, now):
                 self._freeze(self._chance.choice(self._fighters), now)
-                freeze = now + self._chance.expovariate(1 / FREEZE_EVERY)
+                freeze = self._next(FREEZE_EVERY)
             if now >= tell:
                 r = self.result
                 self._say(f"{len(self._done)} of {r.intents} answered, {r.kills} kills, {r.freezes} freezes")
@@ -214,6 +217,14 @@ class Battle:
             if now >= heard:
                 self.result.details.append(f"no answer for {PATIENCE:g} s: {self._waiting()}")
                 return
+
+    def _next(self, every: int) -> tuple[float, float]:
+        """Return at how many answers, or when, something is to happen next."""
+        usual = min(every, len(self._orders) / 10)
+        return len(self._done) + self._chance.expovariate(1 / usual), time.monotonic() + AT_LEAST
+
+    def _due(self, at: tuple[float, float], now: float) -> bool:
+        return len(self._done) >= at[0] or now >= at[1]
 
     def _waiting(self) -> str:
         return ", ".join(str(number) for number in range(len(self._orders)) if number not in self._done)[:500]
