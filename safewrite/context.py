@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from safewrite.core.intent import turn_text
 from safewrite.deadline import Deadline, deadline_headers
-from safewrite.durations import Duration
+from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError
 from safewrite.settings import resolve_settings
 from safewrite.shell.clock import clock
@@ -83,20 +83,20 @@ def run(
 
     `id` is the host's name of this execution, the same when it resumes.  `deadline` bounds all calls in it together,
     `call_cap` each of them; `minimum` is the least with which a call starts (default: that of a `Deadline` that is
-    given, else the setting `minimum`, 1 s).  A run inside a run has its own identity and the smaller deadline; its
-    turn must be opened anew.  Raises `ConfigurationError`.
+    given, else the setting `minimum`, 1 s).  A run inside a run has its own identity and the smaller deadline and
+    cap; its turn must be opened anew.  Raises `ConfigurationError`.
     """
     if not isinstance(id, str) or not id.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
             f"`run` got {id!r}. Write the host's name of this execution, such as 'run-42'."
         )
     outer, above = _run.get(), current_deadline()
-    cap = Deadline(call_cap).total if call_cap is not None else None
+    cap = None if call_cap is None else seconds(call_cap, name="call_cap")
     limit = _limit(id, deadline, call_cap, minimum, above)
-    if cap is None:
-        cap = limit.call_cap if limit is not None else None
-    if cap is None and outer is not None:
-        cap = outer.call_cap
+    if cap is None and limit is not None:
+        cap = limit.call_cap
+    if outer is not None and outer.call_cap is not None:
+        cap = outer.call_cap if cap is None else min(cap, outer.call_cap)
     opened = Run(id, limit, cap, agent or (outer.agent if outer is not None else ""))
     return _Scope({_run: opened, _turn: None}, opened)
 
@@ -109,14 +109,14 @@ def _limit(
     above: Deadline | None,
 ) -> Deadline | None:
     """Return the deadline of a run that lies in `above`."""
+    least = None if minimum is None else seconds(minimum, name="minimum", allow_zero=True)
     if deadline is not None and not isinstance(deadline, Deadline):
-        least = resolve_settings().minimum if minimum is None else minimum
-        origin = f"the argument of run `{id}`"
-        return Deadline(deadline, call_cap, least, origin=origin, parent=above)
+        floor = resolve_settings().minimum if least is None else least
+        return Deadline(deadline, call_cap, floor, origin=f"the argument of run `{id}`", parent=above)
     given = [one for one in (deadline, above) if one is not None]
-    if minimum is None and (not given or all(one is given[0] for one in given)):
+    if not given or (least is None and all(one is given[0] for one in given)):
         return given[0] if given else None
-    return Deadline.first_of(*given, minimum=minimum) if given else None
+    return Deadline.first_of(*given, minimum=least)
 
 
 def turn(id: str | int) -> _Scope[str]:

@@ -408,6 +408,30 @@ def test_a_minimum_holds_for_a_deadline_that_comes_from_elsewhere(sw: SafeWrite,
         assert calls(1).state == "applied"
 
 
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "1"])
+def test_a_minimum_that_is_none_is_a_typed_error(wrong: Any) -> None:
+    """Also where no deadline holds yet."""
+    with pytest.raises(ConfigurationError, match="`minimum`"):
+        safewrite.run("r1", minimum=wrong)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "given"), [(2.0, 9.0, 2.0), (9.0, 2.0, 2.0), (2.0, None, 2.0), (None, 2.0, 2.0)]
+)
+def test_a_run_inside_a_run_cannot_lift_its_cap(
+    sw: SafeWrite, clock: ManualClock, outer: float | None, inner: float | None, given: float
+) -> None:
+    """The smaller cap holds, as the smaller deadline does."""
+    calls = Calls(sw, "plain", clock, in_thread=False)
+    with (
+        safewrite.run("r1", deadline=18.0, call_cap=outer),
+        safewrite.run("r2", call_cap=inner),
+        safewrite.turn(1),
+    ):
+        assert calls(1).state == "applied"
+    assert calls.given == [given]
+
+
 def test_onward_requests_carry_what_is_left() -> None:
     """Milliseconds and the instant; without a deadline no header, with none left one millisecond."""
     assert onward_headers() == {}
