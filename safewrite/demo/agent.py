@@ -116,6 +116,8 @@ class Agent:
             return outcome
         if self._loop is None:
             self._loop = asyncio.Runner()
+            # Making the client, and its first connection, takes nothing from the time of the first call.
+            self._loop.run(self._client().get("/effects", params={"key": "none"}))
 
         async def call() -> Outcome[Any]:
             found: Outcome[Any] = await tool.outcome(order.target, note=order.note)
