@@ -64,7 +64,7 @@ FAULTS: tuple[tuple[int, tuple[Step, ...]], ...] = (
     (2, (error(503),)),
     (2, (hang_after(),)),
     (2, (never(),)),
-    (2, (late(1.3),)),
+    (2, (late(2.0),)),
     (1, (late(0.5), reset())),
     (1, (lose_response(), read_fails(503))),
     (1, (never(), lose_response())),
