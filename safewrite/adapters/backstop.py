@@ -24,6 +24,7 @@ from safewrite.report import WriteReport
 from safewrite.settings import resolve_settings
 from safewrite.shell.clock import clock
 from safewrite.shell.idle import await_while
+from safewrite.shell.steps import carry
 from safewrite.told import outcome_of
 from safewrite.words import look, named
 
@@ -217,4 +218,4 @@ def _on_record(sw: SafeWrite, tool: str, trace: str) -> Outcome[Any] | None:
 def _record(sw: SafeWrite, fell: Fallback) -> None:
     intent = sw.ledger.find(fell.trace)
     if intent is not None:
-        sw.job_for(intent, trace=fell.trace).record(Alarmed("backstop", fell.text), heard=False)
+        carry(sw.job_for(intent, trace=fell.trace).record(Alarmed("backstop", fell.text), heard=False))
