@@ -213,7 +213,8 @@ MUTANTS = (
     # Just before the body
     Mutant(
         "a claim is good for ever", "a process dies, stalls are bounded", (machine, "withhold"),
-        (("if a.claimed_at.seconds_to(now, -skew) >= a.lease.length:", "if False:"), ("if call.left <= 0.0 or (", "if False and (")),
+        (("if a.claimed_at.seconds_to(now, -skew) >= a.lease.length:", "if False:"),
+         ("if call.left <= 0.0 or (", "if False and (")),
     ),
     Mutant(
         "a key is checked once", "the key expires", (machine, "withhold"), (('return "key_expired"', 'return ""'),)

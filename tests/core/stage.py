@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from safewrite.core.commands import Command
-from safewrite.core.events import Call, Claimed, Event, Fact, Moment, Other, OutcomeState
+from safewrite.core.events import Asked, Call, Claimed, Event, Fact, Moment, Other, OutcomeState
 from safewrite.core.fold import Impossible
 from safewrite.core.state import State
 from tests.core.play import Broken, Engine, World
@@ -24,8 +24,8 @@ class Stage:
         self.moment = cache(self._moment)
         self._facts = cache(self._facts)  # type: ignore[method-assign]
         self.two = any(c.intent for c in setting.callers)
-
-    # The machine -----------------------------------------------------------------------------------------
+        self.rows: list[tuple[int, Event]] | None = None
+        """Every row that is recorded, with its intent, where somebody collects them."""
 
     # The machine -----------------------------------------------------------------------------------------
 
@@ -66,11 +66,14 @@ class Stage:
             return Event(self.moment(w.t, who), fact, call, lease_at, over, self.promises)
 
         try:
-            return self.engine.step(w.ids[k], (w.t, who, fact, id(call), over), build, licensed=licensed)
+            after = self.engine.step(w.ids[k], (w.t, who, fact, id(call), over), build, licensed=licensed)
         except Impossible as why:
             if self.s.split and isinstance(fact, Claimed):
                 raise
             raise Broken(f"impossible: {why}") from why
+        if self.rows is not None and not isinstance(fact, Asked):
+            self.rows.append((k, build()))
+        return after
 
     def _call_now(self, w: World, i: int) -> Call:
         c, spec = w.calls[i], self.s.callers[i]

@@ -37,6 +37,7 @@ from tests.core.told import told
 ASKED = Asked()
 EARLY = 0.01
 """Ticks by which a wait may be cut: the world has whole ticks only."""
+TICK = "a tick passes"
 Move = tuple[str, Callable[[], list[World]]]
 
 
@@ -59,7 +60,7 @@ class Play(Stage):
             yield "a begins", lambda: self._begin(w, 0)
             return
         if w.t < self.s.horizon:
-            yield "a tick passes", lambda: [w._replace(t=w.t + 1)]
+            yield TICK, lambda: [w._replace(t=w.t + 1)]
         for i in range(len(w.calls)):
             yield from self._of_call(w, i)
         for n in range(len(w.atts)):
@@ -242,7 +243,9 @@ class Play(Stage):
         now = {"does": "reads", "since": w.t, "revision": s.revision, "epoch": s.epoch}
         now |= {"began_at": w.t, "began_revision": s.revision}
         worlds = [with_call(w, i, verdict=v, **now) for v in sights(self.s, w, k)]
-        if self.s.running and any(a.intent == k and a.request == "flies" for a in w.atts):
+        if self.s.running and any(
+            a.intent == k and a.request == "flies" and landing_ends(self.s, a) > w.t for a in w.atts
+        ):
             worlds.append(with_call(w, i, verdict="still_running", **now))
         if self.s.fails and not w.calls[i].failed:
             worlds.append(with_call(w, i, verdict="inconclusive", failed=True, **now))
