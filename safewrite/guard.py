@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from safewrite.audit.records import IntentRecord
     from safewrite.ledger.model import Intent
     from safewrite.ledger.sql import Ledger
-    from safewrite.recovery import Found, Recovered
+    from safewrite.recovery import Recovered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,33 +256,17 @@ class SafeWrite:
 
         return resolve(self.ledger, key, applied=applied, by=by, note=note)
 
-    def recover(
-        self,
-        *,
-        resend: bool = False,
-        progress: Callable[[Found, int, int], None] | None = None,
-        stop: threading.Event | None = None,
-    ) -> Recovered:
-        """Take up what crashes and timeouts left open: reconcile it, and send again only with `resend=True`.
-
-        `progress(found, done, total)` is called after each intent; once `stop` is set no further one is begun.
-        Safe in many places at once: no two look at one intent.
-        """
+    def recover(self, *, resend: bool = False) -> Recovered:
+        """Take up what crashes and timeouts left open: reconcile it, and send again only with `resend=True`."""
         from safewrite import recovery
 
-        return recovery.recover(self, resend=resend, progress=progress, stop=stop)
+        return recovery.recover(self, resend=resend)
 
-    async def arecover(
-        self,
-        *,
-        resend: bool = False,
-        progress: Callable[[Found, int, int], None] | None = None,
-        stop: threading.Event | None = None,
-    ) -> Recovered:
+    async def arecover(self, *, resend: bool = False) -> Recovered:
         """Do as `recover`, from a coroutine; tools that are coroutine functions run on this loop."""
         from safewrite import recovery
 
-        return await recovery.arecover(self, resend=resend, progress=progress, stop=stop)
+        return await recovery.arecover(self, resend=resend)
 
     @property
     def audit(self) -> Audit:

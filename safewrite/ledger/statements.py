@@ -20,7 +20,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
-    delete,
     exists,
     func,
     insert,
@@ -33,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
-from safewrite.ledger.tables import audit, claimed_object, content, intent, metadata, recovery
+from safewrite.ledger.tables import audit, claimed_object, content, intent, metadata
 
 VERSION_TABLE = "safewrite_alembic_version"
 _VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num"))
@@ -124,11 +123,7 @@ class Statements:
     rows: Statement
     """:intent -> all columns of its audit rows, in order."""
     unknown: Statement
-    """:tool, :namespace (or NULL for any), :after (an id, or none), :limit -> the open intents, oldest first."""
-    take: Statement
-    """All columns of the recovery, :now -> its intent; none if another recovery has it until later than now."""
-    give: Statement
-    """:intent_id, :owner: the recovery of that owner has it no more."""
+    """:tool, :namespace (or NULL for any), :limit, :skip -> the open intents, oldest first."""
     version: Statement
     """-> the revision of the tables."""
     schema: Statement
@@ -143,7 +138,6 @@ def statements(dialect: Dialect, schema: str | None = None) -> Statements:
         **_reading(_CLOCKS.get(dialect.name, null())),
         **writing,
         **_objects(_inserting(dialect)),
-        **_recovery(_inserting(dialect)),
         "version": select(_VERSION.c.version_num),
         "schema": _schema(),
     }
@@ -201,8 +195,6 @@ def _reading(clock: ColumnElement[Any]) -> dict[str, Any]:
     for column in (intent.c.tool, intent.c.namespace):
         wanted: ColumnElement[Any] = bindparam(column.name)
         open_ones = open_ones.where((wanted.is_(None)) | (column == wanted))
-    one = intent.alias("one")
-    before = select(one.c.first_row).where(one.c.id == bindparam("after")).scalar_subquery()
     newest = select(audit.c.intent_id).where(
         _same(audit.c.trace),
         audit.c.trace != literal_column("''"),
@@ -226,10 +218,7 @@ def _reading(clock: ColumnElement[Any]) -> dict[str, Any]:
         "trace": newest.group_by(audit.c.intent_id).order_by(func.max(audit.c.id).desc()),
         "hash": select(audit.c.hash).where(of_intent, _same(audit.c.sequence)),
         "rows": select(audit).where(of_intent).order_by(audit.c.sequence),
-        "unknown": open_ones.where(intent.c.first_row > func.coalesce(before, literal_column("0")))
-        .order_by(intent.c.first_row)
-        .limit(bindparam("limit"))
-        .offset(literal_column("0")),  # SQLite is given one in any case
+        "unknown": open_ones.order_by(intent.c.first_row).limit(bindparam("limit")).offset(bindparam("skip")),
     }
 
 
@@ -343,17 +332,6 @@ def _objects(inserting: Callable[[Table], Any]) -> dict[str, Any]:
             intent.c.outcome != _NOT_APPLIED,
             no_object,
         ),
-    }
-
-
-def _recovery(inserting: Callable[[Table], Any]) -> dict[str, Any]:
-    take = inserting(recovery).values(_given(recovery))
-    newer = {"owner": take.excluded.owner, "until": take.excluded.until}
-    over = recovery.c.until < bindparam("now", type_=recovery.c.until.type)
-    taken = take.on_conflict_do_update(index_elements=[recovery.c.intent_id], set_=newer, where=over)
-    return {
-        "take": taken.returning(recovery.c.intent_id),
-        "give": delete(recovery).where(_same(recovery.c.intent_id), _same(recovery.c.owner)),
     }
 
 

@@ -30,13 +30,7 @@ from safewrite.ledger.statements import PROJECTION, VERSION_TABLE
 from safewrite.ledger.tables import intent, metadata
 from tests.ledger.driver import Caller
 
-TABLES = {
-    "safewrite_intent",
-    "safewrite_audit",
-    "safewrite_content",
-    "safewrite_object",
-    "safewrite_recovery",
-}
+TABLES = {"safewrite_intent", "safewrite_audit", "safewrite_content", "safewrite_object"}
 
 
 @pytest.fixture
