@@ -165,7 +165,9 @@ def _read_ended(s: State, f: ReadEnded, e: Event) -> State:
             s = _apply(s, "goal_state", attributable=False, kept=f.kept)
         case Verdict.NOT_APPLIED if proven:
             s = _each_not(s, f.epoch, "reconciled", "proven_absent")
-        case Verdict.RUNNING if s.outcome is _UNKNOWN and s.settles_in(p, f.began) <= 0.0:
+        case Verdict.RUNNING if (
+            s.outcome is _UNKNOWN and s.settles_in(p, f.began, known=f.began_revision) <= 0.0
+        ):
             s = _alarm(s, "running_past_bound", "the dependency still works on it after its declared bound")
             s = replace(s, overrun=True)
         case _:

@@ -204,9 +204,7 @@ class State:
             return False
         if any(a.open and (a.key_carried is False or not a.same_payload) for a in self.attempts):
             return False
-        if self.first_claim is None:
-            return True
-        age = self.first_claim.seconds_to(now, -p.clock_skew)
+        age = (self.first_claim or now).seconds_to(now, -p.clock_skew)
         if p.max_stall is not None and p.work_bound is not None:
             # Neither the next attempt nor a body that still runs may land when the key is forgotten.
             running = (

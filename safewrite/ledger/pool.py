@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -135,7 +135,9 @@ class Pool:
     # Lines -------------------------------------------------------------------------------------------------------
 
     def _leg(self, line: Limited, opening: str, eager: bool) -> Leg:
-        return Leg(line, self._database.sql, self._database.stamp, line, opening, eager)
+        # psycopg takes literal texts only; ours are compiled once, from the statements.
+        connection: Any = line
+        return Leg(connection, self._database.sql, self._database.stamp, line, opening, eager)
 
     def _own(self) -> _Lines:
         """Return what this process has open.  What a parent has stays referred to here, and is never closed here."""

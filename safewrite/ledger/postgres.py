@@ -158,8 +158,9 @@ class PostgreSQL:
         ):
             raise self._refused(_READ_ONLY, "it says so itself")
         asked = ", ".join(f"('{table}', '{right}')" for table in _NEEDED for right in _NEEDED[table])
+        connection: Any = raw  # psycopg takes literal texts only
         try:
-            found = raw.execute(
+            found = connection.execute(
                 f"SELECT t, r FROM (VALUES {asked}) AS n(t, r) "  # noqa: S608
                 "WHERE NOT has_table_privilege(%s || t, r)",
                 (f"{_quoted(self.schema)}." if self.schema is not None else "",),

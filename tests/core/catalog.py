@@ -116,6 +116,7 @@ def chosen() -> Iterator[Setting]:
     yield Setting("still running", key=EVER, bound=1, running=True, callers=SHORTS, leaves=True, horizon=3)
     yield Setting("asked to wait", limits=True, bound=1, callers=(TWICE, SHORT), horizon=3)
     yield Setting("connections are refused", key=EVER, refuses=True, callers=SHORTS, leaves=True, horizon=3)
+    yield Setting("bodies send nothing", declines=True, bound=1, callers=(TWICE, SHORT), horizon=3)
     yield Setting("reads fail", key=4, fails=True, bound=1, callers=SHORTS, leaves=True, horizon=3)
     yield Setting(
         "a caller is cancelled",

@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant(
         "a key is as young as the newest claim", "the key expires, three attempts", (STATE, "recognised"),
-        (("age = self.first_claim.", "age = self.attempts[-1].claimed_at."),),
+        (("age = (self.first_claim or now)", "age = self.attempts[-1].claimed_at"),),
     ),
     Mutant(
         "a body that still runs is no matter for the margin", "the key expires, leases differ", (STATE, "recognised"),

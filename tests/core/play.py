@@ -8,6 +8,7 @@ from typing import NamedTuple
 from safewrite.core import machine
 from safewrite.core.commands import Command
 from safewrite.core.events import Claimed, Event, Finding, OutcomeState
+from safewrite.core.rules import RULES
 from safewrite.core.state import State
 
 RANK = {OutcomeState.UNKNOWN: 0, OutcomeState.NOT_APPLIED: 1, OutcomeState.APPLIED: 2}
@@ -18,6 +19,7 @@ REPLIES = {
     "429": Finding(OutcomeState.NOT_APPLIED, "http_429", again=True, status=429, retry_after=1.0),
     "500": Finding(OutcomeState.UNKNOWN, "http_500", status=500),
     "lost": Finding(OutcomeState.UNKNOWN, "read_timeout"),
+    "nothing sent": Finding(OutcomeState.NOT_APPLIED, "not_sent", unsent=True),
     "refused": Finding(OutcomeState.NOT_APPLIED, "connect_refused", again=True),
 }
 
@@ -125,7 +127,9 @@ class World(NamedTuple):
 class Engine:
     """The real `step`, remembered: states are numbered, so that worlds are small."""
 
-    def __init__(self) -> None:
+    def __init__(self, alarms: frozenset[str] = frozenset()) -> None:
+        self._alarms = alarms
+        """The kinds that are due in this world."""
         self.states = [State()]
         self._ids = {self.states[0]: 0}
         self._memo: dict[object, tuple[int, Command]] = {}
@@ -146,6 +150,11 @@ class Engine:
             before, event = self.states[at], build()
             after, command = (machine.step if licensed else machine.refold)(before, event)
             _rises(before, after, event)
+            if command.rule not in RULES:
+                raise Broken(f"{command} is by no rule of the book")
+            for alarm in after.alarms[len(before.alarms) :]:
+                if alarm.kind not in self._alarms:
+                    raise Broken(f"a false alarm: {alarm.kind}, {alarm.detail}")
             number = self._ids.setdefault(after, len(self.states))
             if number == len(self.states):
                 self.states.append(after)

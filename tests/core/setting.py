@@ -63,6 +63,8 @@ class Setting:
     """The dependency may answer 429."""
     refuses: bool = False
     """A connection may be refused."""
+    declines: bool = False
+    """A body may say that it sent nothing, and need not be run again."""
     fails: bool = False
     """A read may fail."""
     running: bool = False
@@ -95,7 +97,13 @@ class Setting:
             max_stall=self.max_stall,
         )
 
+    @property
+    def alarms(self) -> frozenset[str]:
+        """The alarms that are due in this world: what is declared is true, but not every word of a person or author."""
+        due = {"against_person": self.person, "key_not_carried": not self.carries}
+        # Bodies here may run on for as long as they like; their requests keep to what is declared.
+        due["effect_after_bound"] = self.max_stall is not None
+        return frozenset(kind for kind, is_due in due.items() if is_due)
 
-ONE = (Caller(length=3, sends=2),)
-TWO = (Caller(length=2, sends=2), Caller(length=2, sends=1))
+
 EVER = inf

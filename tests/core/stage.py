@@ -19,7 +19,7 @@ class Stage:
 
     def __init__(self, setting: Setting) -> None:
         self.s = setting
-        self.engine = Engine()
+        self.engine = Engine(setting.alarms)
         self.promises = setting.promises
         self.moment = cache(self._moment)
         self._facts = cache(self._facts)  # type: ignore[method-assign]

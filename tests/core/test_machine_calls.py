@@ -58,6 +58,17 @@ def test_what_was_never_sent_is_sent_again_without_a_read() -> None:
     assert not answer.replayed
 
 
+def test_what_was_not_sent_on_purpose_is_not_sent_again_by_its_call() -> None:
+    """Sending again would not help, says the body; the next call of the turn may try."""
+    h = History()
+    h.send()
+    answer = told(h.end(Finding(NOT, "not_sent", unsent=True)))
+    assert (answer.rule, answer.kind, answer.reason) == ("B5", AnswerKind.NOT_SENT, "not_sent")
+    assert answer.evidence == "never_sent"
+    h.another()
+    assert h.ask() == Send("S2", 2)
+
+
 def test_a_call_that_may_send_nothing_says_so() -> None:
     """Of an intent that nobody knows."""
     answer = answered(History(sends=0))

@@ -23,6 +23,7 @@ from safewrite.core.events import (
     Gone,
     OutcomeState,
     Promises,
+    ReadEnded,
     Refused,
     Resolved,
     Verdict,
@@ -300,6 +301,19 @@ def test_an_effect_after_the_declared_bound_is_an_alarm() -> None:
         h.now = 99.0
         h.hear(Ended(1, finding, **more))
         assert kinds(h) == []
+
+
+def test_a_write_seen_running_before_its_end_was_recorded_is_no_alarm() -> None:
+    """In one instant of a coarse clock it may have ended after the read."""
+    h = History(work_bound=0.0)
+    h.send()
+    known = h.state.revision
+    h.tell(Ended(1, LOST), over=True)
+    h.another()
+    h.tell(ReadEnded(Verdict.RUNNING, h.moment(), known, 1))
+    assert kinds(h) == []
+    h.tell(ReadEnded(Verdict.RUNNING, h.moment(), known + 1, 1))
+    assert kinds(h) == ["running_past_bound"]
 
 
 def test_a_running_write_past_its_bound_is_an_alarm() -> None:

@@ -71,6 +71,7 @@ SETTINGS = st.builds(
     limits=yes,
     refuses=yes,
     fails=yes,
+    declines=yes,
     running=yes,
     actor=yes,
     person=st.sampled_from((False, False, True)),

@@ -312,7 +312,8 @@ class Play(Stage):
 
     def _endings(self, a: Att) -> list[str]:
         if a.request == "flies":
-            return ["lost", "refused"] if self.s.refuses else ["lost"]
+            more = {"refused": self.s.refuses, "nothing sent": self.s.declines}
+            return ["lost", *(reply for reply, can in more.items() if can)]
         return ["lost"] if a.request == "over" else ["lost", a.request]
 
     def _ends(self, w: World, n: int, reply: str) -> list[World]:
