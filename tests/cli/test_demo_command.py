@@ -338,12 +338,11 @@ def _as_ctrl_c(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("after", "stop"),
     [
-        ("writes of one agent", _as_ctrl_c),
         ("no promise, no read: never processed", _as_ctrl_c),
         ("two workers, one intent", _as_ctrl_c),
         ("no promise, no read: never processed", subprocess.Popen.terminate),
     ],
-    ids=["ctrl-c at the start", "ctrl-c in a wait", "ctrl-c among workers", "sigterm"],
+    ids=["ctrl-c in a wait", "ctrl-c among workers", "sigterm"],
 )
 def test_ended_early_it_leaves_nothing(
     empty: Path, kept: Path, after: str, stop: Callable[[subprocess.Popen[str]], None]

@@ -82,6 +82,8 @@ def could_do_better(s: Setting, w: World, i: int, k: int, answer: Answer, others
 
 
 def _may_send(s: Setting, w: World, i: int, mine: list[Att], open_: list[Att], left: float) -> bool:
+    if s.replays_errors:
+        return False  # whether the key is burnt, which stops P as well, the machine knows; this does not
     spec, newest = s.callers[i], mine[-1]
     made = sum(a.call == i for a in mine)
     if spec.refusal or made >= spec.sends or not (_key_holds(s, w, i, mine, open_) or _version(s, i, open_)):

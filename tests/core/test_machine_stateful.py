@@ -153,6 +153,7 @@ TestHistories = Histories.TestCase
 TestHistories.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=100,
+    derandomize=True,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
