@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,16 @@ from safewrite.context import Run, current_deadline, current_run, current_trace,
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
-from safewrite.core.intent import Uncanonical, canonical, differing, fingerprint, intent_key, turn_text
+from safewrite.core.intent import Uncanonical, canonical, differing, digestible, intent_key, keyed, turn_text
 from safewrite.core.machine import decide
+from safewrite.core.replacing import replace
 from safewrite.core.state import State
 from safewrite.deadline import Deadline, too_little
 from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext
 from safewrite.outcome import Outcome
 from safewrite.shell import aio, sync
 from safewrite.shell.clock import clock
-from safewrite.shell.job import Job, Limits
+from safewrite.shell.job import Job, Limits, new_call
 from safewrite.told import outcome_of
 from safewrite.tool import Tool
 
@@ -166,6 +167,7 @@ class Guard:
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)
         limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
         words = partial(self._too_little, deadline, cap, limit, floor)
+        call = new_call()
         return Job(
             sw,
             tool,
@@ -176,7 +178,7 @@ class Guard:
             Meta(
                 worker=sw.worker,
                 agent=run.agent if run is not None else "",
-                trace=current_trace.get(),
+                trace=current_trace.get() or call,
                 dependency=tool.dependency.name,
                 granted_ms=None if limit == inf else int(limit * 1000),
                 evidence={"budget": words(0.0)} if refusal else {},
@@ -188,6 +190,7 @@ class Guard:
             refusal=refusal,
             too_little=words,
             open_other=sw.other,
+            id=call,
         )
 
     def _too_little(
@@ -216,7 +219,8 @@ class Guard:
     def ticket(self, identity: Identity, arguments: Mapping[str, Any]) -> Ticket:
         """Return what the ledger needs of a call: identity, fingerprint, and the text of its arguments.
 
-        Raises `ConfigurationError`, naming the parameter, for an argument that cannot be recorded.
+        Raises `ConfigurationError`, naming the parameter, for an argument that cannot be compared; so does asking for
+        the text of one that cannot be recorded.
         """
         from safewrite.ledger.codec import Unstorable, encode_arguments, holds_secret
         from safewrite.ledger.model import Ticket
@@ -224,12 +228,11 @@ class Guard:
         tool = self.tool
         content = tool.content(arguments)
         secret = tool.secret() | {n for n, v in content.items() if type(v) not in _PLAIN and holds_secret(v)}
-        kept = tool.left_out()
         comparable = {n: _comparable(v) if n in secret else v for n, v in content.items()}
 
         def digests(salt: bytes) -> dict[str, str]:
             # All of them keyed with the intent's salt: where contents are deleted, nothing can be guessed from these.
-            return fingerprint(comparable, leave_out=kept, redacted=comparable, salt=salt)
+            return {name: keyed(part, salt) for name, part in digested.items()}
 
         def compare(recorded: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
             # What is redacted may change from call to call (a token is renewed): that costs the key, not the call.
@@ -238,12 +241,24 @@ class Guard:
         def same_payload(recorded: Mapping[str, str], now: Mapping[str, str]) -> bool:
             return all(recorded.get(n) == now.get(n) for n in secret)
 
+        def text() -> str:
+            try:
+                return encode_arguments(content, tool.argument_codecs, secret)
+            except Unstorable as bad:
+                raise unrecordable(bad) from None
+
+        def unrecordable(bad: Exception) -> ConfigurationError:
+            return ConfigurationError(
+                f"`{tool.name}` was called with something that cannot be recorded: {bad}",
+                tool=tool.name,
+                key=identity.key,
+            )
+
         try:
-            text = encode_arguments(content, tool.argument_codecs, secret)
-            digests(b"check")
-        except (Unstorable, Uncanonical) as bad:
-            raise ConfigurationError(f"`{tool.name}` was called with something that cannot be recorded: {bad}",
-                                     tool=tool.name, key=identity.key) from None  # fmt: skip
+            digested = digestible(comparable, leave_out=tool.left_out(), opened=comparable)
+        except Uncanonical as bad:
+            text()  # where it cannot be recorded either, that is told
+            raise unrecordable(bad) from None
         return Ticket(identity, digests, text, _unclaimed, compare, same_payload if secret else None)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from safewrite import errors, words
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.events import OutcomeState
+from safewrite.core.replacing import replace
 from safewrite.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def outcome_of(job: Job, answer: Answer) -> Outcome[Any]:
         blocked_by_key=_key_of_other(job, answer),
         again=again,
     )
+    if has_value:
+        return outcome
     return replace(outcome, error=_error(job, answer, outcome))
 
 
@@ -85,7 +87,7 @@ def _key_of_other(job: Job, answer: Answer) -> str | None:
 
 
 def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteError | None:
-    """Return the error that a caller who wants a value gets, or None."""
+    """Return the error that a caller who wants a value gets where there is none to be had."""
     about: dict[str, Any] = {
         "key": outcome.key,
         "attempts": outcome.attempts,
@@ -94,7 +96,7 @@ def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteE
     }
     match answer.kind:
         case AnswerKind.VALUE | AnswerKind.OTHER:
-            return None if outcome.has_value else errors.ValueNotKept(**about)
+            return errors.ValueNotKept(**about)
         case AnswerKind.MISMATCH:
             return errors.IntentMismatch(parameters=answer.names, **about)
     about |= {"reason": answer.reason, "outcome": outcome, "blocked_by_key": outcome.blocked_by_key}

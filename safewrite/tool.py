@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
+import random
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -94,14 +96,17 @@ class Tool:
     _codec: Codec | None = field(default=None, repr=False)
     _argument_codecs: dict[str, Codec] | None = field(default=None, repr=False)
     _secret: frozenset[str] | None = field(default=None, repr=False)
+    reading: Reading = field(init=False, repr=False)
+    """How replies are read."""
+    _parameters: tuple[tuple[str, Any], ...] = field(init=False, repr=False)
+    """The name and kind of every parameter, the attempt's included."""
+
+    def __post_init__(self) -> None:
+        o = self.options
+        self.reading = Reading(self.dependency.classify, o.applied_when, o.not_applied_on, o.single_request)
+        self._parameters = tuple((p.name, p.kind) for p in inspect.signature(self.fn).parameters.values())
 
     # What the shells ask ---------------------------------------------------------------------------------
-
-    @property
-    def reading(self) -> Reading:
-        """How replies are read."""
-        o = self.options
-        return Reading(self.dependency.classify, o.applied_when, o.not_applied_on, o.single_request)
 
     def promises(self, max_stall: float | None) -> Promises:
         """Return what is promised, for the machine."""
@@ -187,6 +192,23 @@ class Tool:
             adapter = self._adapters[name] = converter(hint, self.signature.parameters[name].kind)
         return adapter(value)
 
+    def body(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
+        """Return a call of the function that passes each argument as its parameter wants it."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, kind in self._parameters:
+            if name not in arguments:
+                continue
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                args.extend(arguments[name])
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(arguments[name])
+            elif kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[name] = arguments[name]
+            else:
+                args.append(arguments[name])
+        return functools.partial(self.fn, *args, **kwargs)
+
     def content(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without the receiver: what is compared, recorded and hashed."""
         return {k: v for k, v in arguments.items() if k != self.receiver}
@@ -237,7 +259,7 @@ class Tool:
                 return _proposed(self.options.wait, number, error)
             except Exception:
                 _log.exception("the wait strategy of `%s` failed; the default one is used", self.name)
-        return _proposed(_default_wait(), number, error)
+        return random.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (max(1, number) - 1)))  # noqa: S311
 
 
 # Declaring ---------------------------------------------------------------------------------------------------
@@ -392,16 +414,8 @@ def _check_values(tool: Tool) -> None:
 # Waiting -----------------------------------------------------------------------------------------------------
 
 
-_DEFAULT_WAIT: Wait | None = None
-
-
-def _default_wait() -> Wait:
-    global _DEFAULT_WAIT
-    if _DEFAULT_WAIT is None:
-        import tenacity
-
-        _DEFAULT_WAIT = tenacity.wait_random_exponential(multiplier=0.1, max=5.0)
-    return _DEFAULT_WAIT
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+"""Seconds of the default strategy: `wait_random_exponential(0.1, 5)`, without asking tenacity for every write."""
 
 
 def _proposed(strategy: Wait, number: int, error: BaseException | None) -> float:

@@ -90,6 +90,8 @@ def from_value(value: object, *, now_unix: float | None = None) -> Finding:
     redirects and repeated sends that they remember count (see `from_status`), and an acceptance whose body was
     not read yet is unknown.  Anything else was returned by a body that ended well: applied.
     """
+    if type(value) in _PLAIN:
+        return _RETURNED
     if not tables_http.REPLIES.isdisjoint(keys(type(value))):
         found = from_reply(value, now_unix)
         if found is not None and found.outcome is OutcomeState.APPLIED and tables_http.unread(value):
@@ -98,7 +100,12 @@ def from_value(value: object, *, now_unix: float | None = None) -> Finding:
             return found
     if peek(value, "isError", "is_error") is True:
         return unknown("tool_error").finding()
-    return Finding(OutcomeState.APPLIED, "returned")
+    return _RETURNED
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
+"""What is no response of any client, without looking closer."""
+_RETURNED = Finding(OutcomeState.APPLIED, "returned")
 
 
 def describe(exc: BaseException, limit: int = 2000) -> str:

@@ -8,7 +8,6 @@ alarm and edits nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from safewrite.core.events import (
@@ -32,6 +31,7 @@ from safewrite.core.events import (
     Verdict,
     Withheld,
 )
+from safewrite.core.replacing import replace
 from safewrite.core.state import Alarm, AttemptState, Lease, ReadState, State
 
 READERS = 8
@@ -292,13 +292,19 @@ def _second_effect(s: State, a: AttemptState, promises: Promises, object_id: str
 
 def _apply(s: State, evidence: str, *, attributable: bool, kept: bool) -> State:
     """Raise the intent to applied, or an unattributable applied to an attributable one; the first value stays."""
+    changes: dict[str, Any] = {}
     if s.outcome is not _APPLIED:
-        s = replace(
-            s, outcome=_APPLIED, evidence=evidence, attributable=attributable, applied_at=s.revision
-        )  # fmt: skip
+        changes = {
+            "outcome": _APPLIED,
+            "evidence": evidence,
+            "attributable": attributable,
+            "applied_at": s.revision,
+        }
     elif attributable and not s.attributable:
-        s = replace(s, evidence=evidence, attributable=True)
-    return replace(s, value_at=s.revision) if kept and s.value_at is None else s
+        changes = {"evidence": evidence, "attributable": True}
+    if kept and s.value_at is None:
+        changes["value_at"] = s.revision
+    return replace(s, **changes)
 
 
 def _refold(s: State) -> State:

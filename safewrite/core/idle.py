@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+from safewrite.core.replacing import replace
 
 LEAST_IDLE: Final = 1.0
 """Seconds: a configured idle limit below it would cut off what is only slow to begin."""

@@ -25,13 +25,13 @@ import decimal
 import enum
 import hashlib
 import hmac
-import json
 import math
 import pathlib
 import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, cast
 
 KEY_VERSION = "sw1"
@@ -44,7 +44,7 @@ _MAX_DIGITS = 40
 _PLAIN = 10**_MAX_DIGITS
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-_quoted = json.JSONEncoder(ensure_ascii=True).encode
+_quoted = encode_basestring_ascii
 
 
 class Uncanonical(TypeError):
@@ -366,15 +366,29 @@ def fingerprint(
     """
     if redacted and not salt:
         raise ValueError("redacted arguments need a `salt`: without one their digests could be guessed")
-    found: dict[str, str] = {}
-    for name in sorted(arguments):
-        if name in leave_out:
-            continue
-        hidden = name in redacted
-        text = _inside(arguments[name], _At(None, "", None, -1, hidden), name)
-        material = f"{_text(name)}:{text}".encode()
-        found[name] = _digest(hmac.digest(salt, material, "sha256") if hidden else material)
-    return found
+    return {
+        name: keyed(text, salt) if name in redacted else _digest(text)
+        for name, text in digestible(arguments, leave_out=leave_out, opened=redacted).items()
+    }
+
+
+def digestible(
+    arguments: Mapping[str, object], *, leave_out: Collection[str] = (), opened: Collection[str] = ()
+) -> dict[str, bytes]:
+    """Return what is digested of each argument; secrets in those that are `opened` are opened.
+
+    Raises `Uncanonical`.
+    """
+    return {
+        name: f"{_text(name)}:{_inside(value, _At(None, '', None, -1, name in opened), name)}".encode()
+        for name, value in sorted(arguments.items())
+        if name not in leave_out
+    }
+
+
+def keyed(text: bytes, salt: bytes) -> str:
+    """Return the digest of what `digestible` returned for an argument, keyed with the salt of the intent."""
+    return _digest(hmac.digest(salt, text, "sha256"))
 
 
 def differing(recorded: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

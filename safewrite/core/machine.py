@@ -16,7 +16,6 @@ The order of the questions:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 from safewrite.core.commands import (
@@ -45,6 +44,7 @@ from safewrite.core.events import (
     Verdict,
 )
 from safewrite.core.fold import Impossible, fold
+from safewrite.core.replacing import replace
 from safewrite.core.state import AttemptState, ReadState, State
 
 MACHINE_VERSION = 1
@@ -82,9 +82,9 @@ def refold(state: State, event: Event) -> tuple[State, Command]:
 
 def _told(state: State, answer: Answer, call: Call) -> State:
     """The call ends with this answer: its lease is free, and an applied outcome is now known to a caller."""
-    state = _free(state, call)
+    own = state.lease is not None and state.lease.call == call.id
     told = answer.kind is AnswerKind.VALUE and not call.quiet
-    return replace(state, answered=True) if told else state
+    return replace(state, lease=None if own else state.lease, answered=told or state.answered)
 
 
 def _free(state: State, call: Call) -> State:
@@ -305,11 +305,10 @@ def withhold(state: State, number: int, call: Call, now: Moment) -> str:
         return "lease_lost"
     if call.left <= 0.0 or (a.deadline_at is not None and a.deadline_at <= now.unix):
         return "deadline_passed"
-    before = replace(state, attempts=state.attempts[: number - 1])
-    if any(x.open for x in before.attempts) and not (
-        before.conditional(call) or before.recognised(call, now)
-    ):
-        return "key_expired"
+    if any(x.open for x in state.attempts[: number - 1]):
+        before = replace(state, attempts=state.attempts[: number - 1])
+        if not (before.conditional(call) or before.recognised(call, now)):
+            return "key_expired"
     return ""
 
 

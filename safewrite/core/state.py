@@ -11,10 +11,11 @@ those of the decision table:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from safewrite.core.events import Call, Moment, OutcomeState, Promises, Verdict
+from safewrite.core.replacing import replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class State:
 
     def sends_of(self, call: str) -> int:
         """How many attempts the call has made."""
-        return sum(a.call == call for a in self.attempts)
+        return len([a for a in self.attempts if a.call == call])
 
     def with_attempt(self, attempt: AttemptState) -> State:
         """Return this state with one attempt replaced."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from safewrite.core.commands import Command
 from safewrite.core.events import Alarmed, Event, ReadEnded
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import MACHINE_VERSION, step
+from safewrite.core.replacing import replace
 from safewrite.core.state import Alarm, State
 from safewrite.ledger import lookup
 from safewrite.ledger.chain import GENESIS, commitment, row_hash

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from safewrite.core.events import Alarmed, Delivered, Ended, Event, OutcomeState, ReadEnded, Verdict
 from safewrite.core.objects import judge
+from safewrite.core.replacing import replace
 from safewrite.ledger.model import SUBJECT, Candidates, Contents, Intent
 from safewrite.ledger.texts import storable
 from safewrite.ledger.units import Hold, Unit

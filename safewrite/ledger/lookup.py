@@ -59,23 +59,31 @@ class IntentRow(NamedTuple):
 _WIDTH = len(IntentRow._fields)
 
 
-def by_key(unit: Unit, key: str) -> tuple[Intent | None, Moment | None]:
-    """Return the intent of a key, folded only if a replay needs more than its projection, and when that was read."""
-    found = unit.row(unit.sql.by_key, {"key": key})
-    return (None, None) if found is None else (_of(unit, found, fold=False), unit.moment(found[_WIDTH + 1]))
+def known(unit: Unit, identity: Identity, call: str) -> tuple[Intent | None, Moment | None]:
+    """Return an intent as one call asks for it, and when that was read.
+
+    It is folded from its rows only if more than a replay can follow, or the call made attempts of it.
+    """
+    found = unit.row(unit.sql.by_key, {"key": storable(identity.key)})
+    if found is None:
+        return None, None
+    row, value = IntentRow._make(found[:_WIDTH]), _text(found[_WIDTH])
+    whole = not _replayable(row) or call in row.attempts
+    state = folded(unit, row) if whole else _projected(row)
+    return _intent(row, identity, state, value, whole=whole), unit.moment(found[_WIDTH + 1])
 
 
 def by_id(unit: Unit, intent_id: str) -> Intent | None:
     """Return an intent, folded from its rows."""
     found = unit.row(unit.sql.by_id, {"id": intent_id})
-    return None if found is None else _of(unit, found, fold=True)
+    return None if found is None else _of(unit, found)
 
 
 def search(unit: Unit, text: str) -> Intent | None:
     """Return the intent with this key, id, attempt id or trace (of several with one trace the newest)."""
     found = unit.row(unit.sql.by_key, {"key": text}) or unit.row(unit.sql.by_id, {"id": text})
     if found is not None:
-        return _of(unit, found, fold=True)
+        return _of(unit, found)
     named = unit.row(unit.sql.attempt, {"attempt_id": text}) or unit.row(unit.sql.trace, {"trace": text})
     return None if named is None else by_id(unit, named[0])
 
@@ -88,10 +96,7 @@ def attempt(unit: Unit, attempt_id: str) -> tuple[Intent, int] | None:
 
 
 def moved_on(unit: Unit, intent: Intent) -> tuple[bool, Moment | None]:
-    """Return whether an intent has moved on since it was read, and the instant by which its lease is compared.
-
-    The instant is `None` where that is the worker's own clock.
-    """
+    """Return whether an intent has moved on since it was read, and the instant by which its lease is compared."""
     found = unit.row(unit.sql.revision, {"id": intent.id})
     return (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
 
@@ -114,7 +119,7 @@ def arguments(unit: Unit, intent_id: str) -> str:
 
 def of_row(unit: Unit, row: IntentRow) -> Intent:
     """Return the intent of a row, folded from its audit rows."""
-    return _intent(row, folded(unit, row), None, whole=True)
+    return _intent(row, _identity(row), folded(unit, row), None, whole=True)
 
 
 def fingerprint_of(row: IntentRow) -> dict[str, str]:
@@ -131,26 +136,31 @@ def open_ones(
     return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
 
 
-def _of(unit: Unit, found: Sequence[Any], *, fold: bool) -> Intent:
-    row, value = IntentRow._make(found[:_WIDTH]), found[_WIDTH]
-    text = None if value is None else restored(value)
-    if not fold and _replayable(row):
-        return _intent(row, _projected(row), text, whole=False)
-    return _intent(row, folded(unit, row), text, whole=True)
+def _of(unit: Unit, found: Sequence[Any]) -> Intent:
+    row = IntentRow._make(found[:_WIDTH])
+    return _intent(row, _identity(row), folded(unit, row), _text(found[_WIDTH]), whole=True)
 
 
-def _intent(row: IntentRow, state: State, value: str | None, *, whole: bool) -> Intent:
+def _text(value: str | None) -> str | None:
+    return None if value is None else restored(value)
+
+
+def _identity(row: IntentRow) -> Identity:
+    return Identity(
+        restored(row.namespace),
+        restored(row.run),
+        restored(row.turn),
+        restored(row.tool),
+        restored(row.target),
+        restored(row.occurrence),
+        restored(row.key),
+    )
+
+
+def _intent(row: IntentRow, identity: Identity, state: State, value: str | None, *, whole: bool) -> Intent:
     return Intent(
         row.id,
-        Identity(
-            restored(row.namespace),
-            restored(row.run),
-            restored(row.turn),
-            restored(row.tool),
-            restored(row.target),
-            restored(row.occurrence),
-            restored(row.key),
-        ),
+        identity,
         state,
         fingerprint_of(row),
         bytes.fromhex(row.salt),
@@ -195,14 +205,11 @@ def _replayable(row: IntentRow) -> bool:
     )
 
 
-_ANY = Moment(0.0, 0.0, "")
-
-
 def _projected(row: IntentRow) -> State:
-    """Return as much of the state as a replay asks for; the attempts know their number, id, call and outcome."""
+    """Return as much of the state as a replay asks for; of its attempts only how many there were."""
     return State(
         revision=row.revision,
-        attempts=tuple(_outline(kept) for kept in json.loads(row.attempts)),
+        attempts=(_PAST,) * row.epoch,
         outcome=OutcomeState(row.outcome),
         evidence=row.evidence,
         attributable=True,
@@ -212,19 +219,7 @@ def _projected(row: IntentRow) -> State:
     )
 
 
-def _outline(kept: dict[str, Any]) -> AttemptState:
-    call = kept["call"]
-    return AttemptState(
-        number=kept["number"],
-        id=kept["id"],
-        call=call,
-        owner="",
-        claimed_at=_ANY,
-        lease=Lease(call, "", _ANY, 0.0),
-        deadline_at=None,
-        precondition=False,
-        same_payload=True,
-        outcome=OutcomeState(kept["outcome"]),
-        evidence=kept["evidence"],
-        reason=kept["reason"],
-    )
+_NEVER = Moment(0.0, 0.0, "")
+_PAST = AttemptState(
+    0, "", "", "", _NEVER, Lease("", "", _NEVER, 0.0), None, False, True, outcome=OutcomeState.APPLIED
+)  # fmt: skip

@@ -100,8 +100,8 @@ class Ticket:
     identity: Identity
     fingerprint: Callable[[bytes], Mapping[str, str]]
     """Takes the intent's salt; returns a digest for every parameter."""
-    arguments: str
-    """The encoded arguments: kept with the first row, if this call makes it."""
+    arguments: Callable[[], str]
+    """Returns the encoded arguments: kept with the first row, if this call makes it."""
     claim: Callable[[int, Call, Moment], Claimed]
     """Makes the fact that claims attempt number n.  May be asked more than once; the recorded one counts."""
     differing: Callable[[Mapping[str, str], Mapping[str, str]], tuple[str, ...]]

@@ -29,6 +29,8 @@ class Order(Generic[T]):
     """Called with what came of it, once that is durable."""
     locks: tuple[Hold, ...] = ()
     """What is held while it writes."""
+    prepare: Callable[[], object] = lambda: None
+    """Called before it writes, by whoever waits for it: for people's own code, which no lock is to wait for."""
 
     def now(self) -> T:
         """Carry it out on this thread, and return what came of it."""
@@ -36,10 +38,14 @@ class Order(Generic[T]):
 
     def _carried_out(self) -> T | None:
         found = self.store.read(self.look) if self.look is not None else None
-        return self.store.write(self.write, self.locks) if found is None and self.write is not None else found
+        if found is not None or self.write is None:
+            return found
+        self.prepare()
+        return self.store.write(self.write, self.locks)
 
     def later(self, told: Callable[[], None]) -> Place:
         """Have it carried out by others; `told` is called, on any thread, when `outcome` has something to return."""
+        self.prepare()
         place = Place(self.write, self.look, self.locks, told=told)
         try:
             self.store.submit(place)

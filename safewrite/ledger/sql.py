@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from safewrite.core.commands import Answer, Command, Note, Read, Run, Send, Watch
 from safewrite.core.events import Asked, Call, Event, Fact, Moment, Other, OutcomeState
 from safewrite.core.machine import step
+from safewrite.core.replacing import replace
 from safewrite.core.state import Alarm
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import lookup, migrate
@@ -108,9 +108,10 @@ class Ledger:
         What only repeats the record is answered from a plain read.  A claim, and a fact that must stand before the
         answer, are recorded first: the command is `Run` then, or the answer.
         """
+        arguments: list[str] = []
 
         def look(unit: Unit) -> Appended | None:
-            intent, lease_at = lookup.by_key(unit, storable(ticket.identity.key))
+            intent, lease_at = lookup.known(unit, ticket.identity, call.id)
             if intent is None:
                 return None
             asked = Event(at, Asked(), _of_content(ticket, call, intent), lease_at)
@@ -118,16 +119,21 @@ class Ledger:
             return Appended(intent, command) if isinstance(command, Answer | Read | Watch | Run) else None
 
         def write(unit: Unit) -> tuple[Appended, Proof | None]:
-            appended = self._asked(unit, ticket, call, at, meta)
+            appended = self._asked(unit, ticket, call, at, meta, arguments[-1])
             return appended, appended.proof
+
+        def prepare() -> None:
+            arguments.append(ticket.arguments())
 
         def refused(trouble: Trouble) -> LedgerUnavailable:
             return _unavailable(trouble, identity=ticket.identity)
 
         locks = (Hold(ticket.identity.wish),)
-        return Order(self._store, look, write, refused, self._alarms, locks)
+        return Order(self._store, look, write, refused, self._alarms, locks, prepare)
 
-    def _asked(self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta) -> Appended:
+    def _asked(
+        self, unit: Unit, ticket: Ticket, call: Call, at: Moment, meta: Meta, arguments: str
+    ) -> Appended:
         """Look and claim as one step: nobody else writes meanwhile."""
         identity, key, now = ticket.identity, storable(ticket.identity.key), self._now()
         seen = unit.rows(unit.sql.look, {"key": key, "wish": identity.wish})
@@ -149,7 +155,7 @@ class Ledger:
             fact = command.fact
         else:
             return Appended(intent, command)
-        contents = {ARGUMENTS: ticket.arguments} if own is None else {}
+        contents = {ARGUMENTS: arguments} if own is None else {}
         return append(unit, intent, Event(at, fact, call, lease_at), meta, contents, now)
 
     def record(
@@ -215,10 +221,20 @@ class Ledger:
 
     def attempt(self, attempt_id: str) -> tuple[Intent, int] | None:
         """Return the intent of an attempt, and the attempt's number."""
-        return self._read(lambda unit: lookup.attempt(unit, storable(attempt_id)))
+        return self.claimed(attempt_id).now()
 
-    def looking(self, look: Callable[[Unit], T]) -> Order[T]:
-        """Order a look that writes nothing."""
+    def claimed(self, attempt_id: str) -> Order[tuple[Intent, int] | None]:
+        """Order what `attempt` returns."""
+        return self._look(lambda unit: lookup.attempt(unit, storable(attempt_id)))
+
+    def whether_moved_on(self, intent: Intent) -> Order[tuple[bool, Moment | None]]:
+        """Order whether an intent has moved on since it was read, and the instant by which its lease is compared.
+
+        The instant is `None` where that is the worker's own clock.
+        """
+        return self._look(lambda unit: lookup.moved_on(unit, intent))
+
+    def _look(self, look: Callable[[Unit], T]) -> Order[T]:
         return Order(self._store, look, None, lambda trouble: _unavailable(trouble, "it could not be read"))
 
     def content(self, intent_id: str, sequence: int, name: str) -> str | None:
@@ -227,7 +243,11 @@ class Ledger:
 
     def arguments(self, intent_id: str) -> str:
         """Return the encoded arguments that came with the first row; where they were deleted, all are left out."""
-        return self._read(lambda unit: lookup.arguments(unit, storable(intent_id)))
+        return self.first_arguments(intent_id).now()
+
+    def first_arguments(self, intent_id: str) -> Order[str]:
+        """Order what `arguments` returns."""
+        return self._look(lambda unit: lookup.arguments(unit, storable(intent_id)))
 
     def value(self, intent: Intent) -> str | None:
         """Return the text of an applied intent's value, or None where none was kept.  Usually it came along."""

@@ -149,7 +149,7 @@ class Store:
     def _hand_over(self, own: _Connections) -> None:
         """Tell the first that waits, if any, that nobody leads."""
         if own.queue:
-            first = next((place for place in tuple(own.queue) if not place.done), None)
+            first = next((p for p in tuple(own.queue) if not (p.done or p.withdrawn)), None)
             if first is not None and not first.ring():
                 self._call(own)
 
@@ -312,14 +312,17 @@ class Store:
             own.server = Thread(target=_serve, args=about, name="safewrite-ledger", daemon=True)
             own.server.start()
 
-    def _served(self, own: _Connections, *, called: bool) -> bool:
-        """Lead if called, on the ledger's own thread; return whether it is needed any longer."""
-        if called:
-            self._lead(own, get_ident())
-        elif not own.queue:
+    def _served(self, own: _Connections, *, called: bool) -> float:
+        """Lead, on the ledger's own thread, if something waits; return for how long to wait for a call, 0.0 to end."""
+        if own.queue and not self._lead(own, get_ident()):
+            now = time.monotonic()
+            for place in tuple(own.queue):
+                if place.told is not None and place.until < now and place.withdraw():
+                    place.end(error=Trouble("ledger_busy"))
+        if not called and not own.queue:
             own.server = None
-            return bool(own.queue)  # something came between the two looks
-        return True
+            return _POLL if own.queue else 0.0  # did something come between the two looks?
+        return _POLL if own.queue else _IDLE
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -450,11 +453,13 @@ class Store:
 
 def _serve(store: weakref.ref[Store], own: weakref.ref[_Connections], bell: Any) -> None:
     """Be a ledger's own thread.  While it waits it holds nothing: a ledger that nobody holds is closed by its end."""
-    while True:
-        called = bell.acquire(timeout=_IDLE)
+    wait = _IDLE
+    while wait:
+        called = bell.acquire(timeout=wait)
         ledger, connections = store(), own()
-        if ledger is None or connections is None or not ledger._served(connections, called=called):
+        if ledger is None or connections is None:
             return
+        wait = ledger._served(connections, called=called)
         del ledger, connections
 
 

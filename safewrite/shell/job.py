@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,6 +29,7 @@ from safewrite.core.events import (
     Gone,
     Moment,
     OutcomeState,
+    Promises,
     ReadEnded,
     Refused,
     Verdict,
@@ -38,9 +37,8 @@ from safewrite.core.events import (
 )
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
+from safewrite.core.replacing import replace
 from safewrite.errors import LedgerUnavailable
-from safewrite.ledger import lookup
-from safewrite.ledger.append import Appended
 from safewrite.ledger.codec import decode_arguments
 from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.shell import process
@@ -52,6 +50,7 @@ from safewrite.shell.steps import Steps
 from safewrite.shell.threads import Pool
 
 if TYPE_CHECKING:
+    from safewrite.ledger.append import Appended
     from safewrite.ledger.sql import Ledger
     from safewrite.tool import Tool
 
@@ -72,6 +71,11 @@ class Limits:
     lease_margin: float
     threaded: bool
     """The body of a plain function runs in a thread that can be abandoned."""
+
+
+def new_call() -> str:
+    """Return the id of a call that begins."""
+    return os.urandom(8).hex()
 
 
 class _NoPlace(Exception):
@@ -132,7 +136,7 @@ class Job:
     """Arguments that were redacted, of an intent that is looked at from the record."""
     open_other: Callable[[Job, str], Job] | None = None
     """Makes the job that looks at another intent with the same wish."""
-    id: str = field(default_factory=lambda: os.urandom(8).hex())
+    id: str = field(default_factory=new_call)
     intent: Intent | None = None
     looked_at: tuple[str, ...] = ()
     attempt: Attempt | None = None
@@ -150,9 +154,13 @@ class Job:
     _recorded: dict[str, Any] | None = None
     _secrets: Secrets | None = None
 
+    promises: Promises = field(init=False)
+    """What is promised, for the machine."""
+
     def __post_init__(self) -> None:
-        self.ticket = replace(self.ticket, claim=self.claim)
-        self.meta = replace(self.meta, trace=self.meta.trace or self.id)
+        self.promises = self.tool.promises(self.max_stall)
+        if not self.meta.trace:
+            self.meta = replace(self.meta, trace=self.id)
 
     @property
     def ledger(self) -> Ledger:
@@ -173,7 +181,7 @@ class Job:
             left,
             self.sends,
             self.tool.reconcile is not None,
-            promises=self.tool.promises(self.max_stall),
+            promises=self.promises,
             floor=self.limits.floor,
             lease=min(left, 1e9) + self.limits.grace + self.limits.lease_margin,
             backoff=self._backoff(),
@@ -213,12 +221,12 @@ class Job:
         """Ask the machine what to do now; claims an attempt where it says so."""
         yield from self.host.debts.settle(self.ticket.identity.key, self.ledger)
         at = clock().now()
-        call = self.facts(at)
+        call, ticket = self.facts(at), replace(self.ticket, claim=self.claim)
         try:
-            came: Appended = yield self.ledger.asking(self.ticket, call, at, self.meta)
+            came: Appended = yield self.ledger.asking(ticket, call, at, self.meta)
         except _NoPlace:
             call = replace(call, refusal="pool_exhausted")
-            came = yield self.ledger.asking(self.ticket, call, at, self.meta)
+            came = yield self.ledger.asking(ticket, call, at, self.meta)
         self.intent, command = came.intent, came.command
         for other in self._owners():
             if process.known_gone(other):
@@ -228,7 +236,7 @@ class Job:
     def in_flight(self) -> Steps[bool]:
         """Return whether an attempt elsewhere still holds the lease, nothing new is on record, and time is left."""
         assert self.intent is not None
-        newer, lease_at = yield self.ledger.looking(partial(lookup.moved_on, intent=self.intent))
+        newer, lease_at = yield self.ledger.whether_moved_on(self.intent)
         lease, now = self.intent.state.lease, clock().now()
         if newer or lease is None or self.left(now) <= 0.0:
             return False
@@ -242,7 +250,7 @@ class Job:
         """
         assert self.intent is not None
         state = self.intent.state
-        owners = {a.owner for a in state.attempts if a.open and a.ended_at is None}
+        owners = {a.owner for a in state.attempts if a.ended_at is None and a.open}
         if state.lease is not None and state.outcome is not OutcomeState.APPLIED:
             owners.add(state.lease.owner)
         return owners - {process.owner()}
@@ -324,7 +332,7 @@ class Job:
             arguments[tool.attempt_parameter] = attempt
         inside = contextvars.copy_context()
         inside.run(context._attempt.set, attempt)
-        return _by_kind(tool.fn, arguments), inside
+        return tool.body(arguments), inside
 
     @property
     def unfinished(self) -> bool:
@@ -336,8 +344,7 @@ class Job:
         """Record that this call was `how` ("cancelled", "interrupted"), so that its claim and lease hold up nobody."""
         attempt, self.attempt = self.attempt, None
         try:
-            look = None if attempt is None else partial(lookup.attempt, attempt_id=attempt.id)
-            found = (yield self.ledger.looking(look)) if look is not None else None
+            found = (yield self.ledger.claimed(attempt.id)) if attempt is not None else None
         except LedgerUnavailable:
             return Nothing("X1")
         if found is not None:
@@ -454,7 +461,7 @@ class Job:
         """Read the first call's arguments from the ledger, if they are not at hand."""
         if not self.knows_arguments:
             assert self.intent is not None
-            text = yield self.ledger.looking(partial(lookup.arguments, intent_id=self.intent.id))
+            text = yield self.ledger.first_arguments(self.intent.id)
             self._recorded, _ = decode_arguments(text, self.tool.argument_codecs)
 
     def read_ended(
@@ -537,25 +544,6 @@ class Job:
         if self.place:
             self.place = False
             self.pool.release()
-
-
-def _by_kind(fn: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
-    """Return a call that passes each argument as its parameter wants it."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for p in inspect.signature(fn).parameters.values():
-        if p.name not in arguments:
-            continue
-        value = arguments[p.name]
-        if p.kind is p.VAR_POSITIONAL:
-            args.extend(value)
-        elif p.kind is p.VAR_KEYWORD:
-            kwargs.update(value)
-        elif p.kind is p.KEYWORD_ONLY:
-            kwargs[p.name] = value
-        else:
-            args.append(value)
-    return lambda: fn(*args, **kwargs)
 
 
 def _type_of(error: BaseException | None) -> str | None:

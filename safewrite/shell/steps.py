@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from safewrite.ledger.orders import Order
+if TYPE_CHECKING:
+    from safewrite.ledger.orders import Order
 
 T = TypeVar("T")
-Steps = Generator[Order[Any], Any, T]
+Steps: TypeAlias = "Generator[Order[Any], Any, T]"
 
 
 def carry(steps: Steps[T]) -> T:

@@ -88,7 +88,7 @@ class Caller:
         return Ticket(
             self.identity,
             lambda salt: digests(salt, self.arguments),
-            repr(dict(self.arguments)),
+            lambda: repr(dict(self.arguments)),
             lambda number, call, at: Claimed(
                 number,
                 f"attempt-{call.id}-{number}",

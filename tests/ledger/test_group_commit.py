@@ -419,6 +419,19 @@ def test_threads_and_those_that_do_not_wait_share_a_commit(ledger: Ledger) -> No
     assert [one.result() for one in told] == ["written"] * 4
 
 
+def test_a_place_that_waited_long_enough_is_refused_for_good(open_ledger: Callable[..., Ledger]) -> None:
+    """No coroutine waits longer than a thread would; its unit is never carried out afterwards."""
+    ledger = open_ledger(busy_timeout=0.1)
+    carried_out: list[int] = []
+    with held(ledger):
+        waiting = Told(ledger, lambda _: carried_out.append(1))
+        with pytest.raises(Trouble, match="ledger_busy"):
+            waiting.result()
+    assert Told(ledger, lambda _: "written").result() == "written"
+    assert carried_out == []
+    assert not ledger._store._own().queue
+
+
 def test_the_ledger_s_own_thread_ends_when_idle_and_comes_back(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

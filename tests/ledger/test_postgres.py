@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,7 +18,7 @@ from sqlalchemy.engine import make_url
 from safewrite.core.commands import Answer, Run, Watch
 from safewrite.core.events import Ended, OutcomeState, ReadEnded, Verdict
 from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
-from safewrite.ledger import lookup, pool
+from safewrite.ledger import pool
 from safewrite.ledger.lines import Leg
 from safewrite.ledger.model import Candidates
 from safewrite.ledger.postgres import PostgreSQL
@@ -680,7 +679,7 @@ def test_leases_run_by_the_server_s_clock(opened: Opens, postgres_ledger_url: st
     assert lease.since.clock == name
     assert abs(lease.since.unix - time.time()) < 60  # the worker said 2025
     assert isinstance(elsewhere.ask(at=50_000.0)[1], Watch)
-    moved, now = elsewhere.ledger.looking(partial(lookup.moved_on, intent=intent)).now()
+    moved, now = elsewhere.ledger.whether_moved_on(intent).now()
     assert not moved
     assert now is not None
     assert 14.0 < lease.left(now, 1.0) <= 15.0

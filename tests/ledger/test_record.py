@@ -406,7 +406,7 @@ def test_a_waiter_is_told_whether_the_intent_moved_on(caller: Caller) -> None:
     """It polls for little: not before, once it has, and never for an intent that is not there."""
 
     def moved_on(intent: Intent) -> tuple[bool, Any]:
-        return caller.ledger.looking(lambda unit: lookup.moved_on(unit, intent)).now()
+        return caller.ledger.whether_moved_on(intent).now()
 
     intent, _ = caller.ask()
     assert moved_on(intent)[0] is False
