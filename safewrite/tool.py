@@ -71,7 +71,7 @@ class Options:
     idle: Duration | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Tool:
     """One mutating tool: its function, what its arguments mean, and how its replies are read."""
 
@@ -96,17 +96,19 @@ class Tool:
     _codec: Codec | None = field(default=None, repr=False)
     _argument_codecs: dict[str, Codec] | None = field(default=None, repr=False)
     _secret: frozenset[str] | None = field(default=None, repr=False)
-    reading: Reading = field(init=False, repr=False)
-    """How replies are read."""
     _parameters: tuple[tuple[str, Any], ...] = field(init=False, repr=False)
     """The name and kind of every parameter, the attempt's included."""
 
     def __post_init__(self) -> None:
-        o = self.options
-        self.reading = Reading(self.dependency.classify, o.applied_when, o.not_applied_on, o.single_request)
         self._parameters = tuple((p.name, p.kind) for p in inspect.signature(self.fn).parameters.values())
 
     # What the shells ask ---------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def reading(self) -> Reading:
+        """How replies are read: the options are checked by the time it is asked for."""
+        o = self.options
+        return Reading(self.dependency.classify, o.applied_when, o.not_applied_on, o.single_request)
 
     def promises(self, max_stall: float | None) -> Promises:
         """Return what is promised, for the machine."""

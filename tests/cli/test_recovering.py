@@ -84,6 +84,7 @@ with safewrite.run("run-1"), safewrite.turn(1):
     cancel.outcome("sub_1")
     cancel.outcome("sub_2", token="secret")
     asyncio.run(acancel.outcome("sub_3"))
+sw.close()  # all of it into the one file that is copied
 """
 
 
