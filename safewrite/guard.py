@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from safewrite.audit.records import IntentRecord
     from safewrite.ledger.model import Intent
     from safewrite.ledger.sql import Ledger
-    from safewrite.recovery import Recovered
+    from safewrite.recovery import Found, Recovered, Stop
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -256,17 +256,33 @@ class SafeWrite:
 
         return resolve(self.ledger, key, applied=applied, by=by, note=note)
 
-    def recover(self, *, resend: bool = False) -> Recovered:
-        """Take up what crashes and timeouts left open: reconcile it, and send again only with `resend=True`."""
+    def recover(
+        self,
+        *,
+        resend: bool = False,
+        progress: Callable[[Found, int, int], None] | None = None,
+        stop: Stop | None = None,
+    ) -> Recovered:
+        """Take up what crashes and timeouts left open: reconcile it, and send again only with `resend=True`.
+
+        `progress(found, done, total)` is called after each intent; once `stop` is set no further one is begun.
+        Safe in many places at once: no two look at one intent.
+        """
         from safewrite import recovery
 
-        return recovery.recover(self, resend=resend)
+        return recovery.recover(self, resend=resend, progress=progress, stop=stop)
 
-    async def arecover(self, *, resend: bool = False) -> Recovered:
+    async def arecover(
+        self,
+        *,
+        resend: bool = False,
+        progress: Callable[[Found, int, int], None] | None = None,
+        stop: Stop | None = None,
+    ) -> Recovered:
         """Do as `recover`, from a coroutine; tools that are coroutine functions run on this loop."""
         from safewrite import recovery
 
-        return await recovery.arecover(self, resend=resend)
+        return await recovery.arecover(self, resend=resend, progress=progress, stop=stop)
 
     @property
     def audit(self) -> Audit:

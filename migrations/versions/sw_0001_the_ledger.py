@@ -95,6 +95,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("dependency", "object_id", name="pk_safewrite_object"),
         sqlite_with_rowid=False,
     )
+    op.create_table(
+        "safewrite_recovery",
+        *(text(name) for name in ("intent_id", "owner")),
+        sa.Column("until", INSTANT, nullable=False),
+        belongs_to_intent("safewrite_recovery"),
+        sa.PrimaryKeyConstraint("intent_id", name="pk_safewrite_recovery"),
+        sqlite_with_rowid=False,
+    )
     index("safewrite_intent", ["key"], unique=True)
     index("safewrite_intent", ["wish", "answered_row"], where="outcome <> 'not_applied'", name="wish")
     index("safewrite_intent", ["run", "first_row"], name="run")

@@ -75,9 +75,9 @@ class Output:
         """Whether a person looks at a terminal: asked of the stream, for FORCE_COLOR makes no terminal of a pipe."""
         return sys.stdout.isatty()
 
-    def document(self, document: Mapping[str, Any]) -> None:
-        """Write the JSON document: ASCII, so that every terminal and pipe can hold it."""
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    def document(self, document: Mapping[str, Any], *, one_of_many: bool = False) -> None:
+        """Write the JSON document: ASCII, so that every terminal and pipe can hold it; one of many on one line."""
+        sys.stdout.write(json.dumps(document, indent=None if one_of_many else 2) + "\n")
 
     def table(self, names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Write a table, each cell on one line; several lines in a cell are given as a list of texts."""

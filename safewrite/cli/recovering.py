@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
+import select
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -16,7 +19,7 @@ from safewrite.cli import views
 from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import there
 from safewrite.cli.options import AsJson, NoColor, session
-from safewrite.cli.output import Output, clean
+from safewrite.cli.output import Output, clean, note
 
 if TYPE_CHECKING:
     from safewrite.guard import SafeWrite
@@ -44,6 +47,15 @@ def recover(
             "--resend", help="Send again what is proven not applied. Default: only look, and settle."
         ),
     ] = False,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            help="Go on: look again after so many seconds, until SIGTERM or Ctrl-C. Default: look once.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     no_color: NoColor = False,
 ) -> None:
@@ -51,7 +63,9 @@ def recover(
 
     Every open intent of its namespace is looked at with the reconcile function of its tool. MODULE is imported from
     the working directory, so that its tools are declared; its SafeWrite names the ledger.
-    What its code prints goes to standard error. Exits with 0 if nothing stays unknown, else with 1.
+    What its code prints goes to standard error. Any number of these may run at once, on any machine: no two look at
+    one intent. SIGTERM or Ctrl-C ends it after the intent it is at, a second one at once. Exits with 0 if nothing
+    stays unknown, else with 1; with `--every` with 0 once it is told to stop.
     """
     given = session(context, as_json=as_json, no_color=no_color)
     if given.url is not None:
@@ -60,12 +74,12 @@ def recover(
         sw = find(place)
         # Made here, it would be empty: a wrong working directory would look like nothing to do.
         there(sw.ledger, f"`{place}` names it: run this where the application runs, with its settings.")
-        try:
-            recovered = _recover(sw, resend=resend)
-        finally:
-            sw.close()
-    _report(given.output, recovered)
-    if recovered.count("unknown"):
+    with contextlib.closing(sw), Stopping() as stop:
+        while True:
+            recovered = _pass(given.output, sw, stop, resend=resend, goes_on=every is not None)
+            if every is None or stop.wait(every):
+                break
+    if every is None and (recovered is None or recovered.stopped or recovered.count("unknown")):
         raise typer.Exit(Exit.PROBLEM)
 
 
@@ -135,7 +149,62 @@ def _called(place: str, factory: Callable[[], Any]) -> Any:
 # Recovering --------------------------------------------------------------------------------------------------
 
 
-def _recover(sw: SafeWrite, *, resend: bool) -> Recovered:
+class Stopping:
+    """Within it SIGTERM and Ctrl-C only ask to stop; the second one does as it would without."""
+
+    _signals = (signal.SIGTERM, signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        # A pipe, for a handler may run while this very thread holds whatever lock it would need.
+        self._ear, self._bell = os.pipe()
+        self._asked = False
+        self._before = [(number, signal.signal(number, self._ask)) for number in self._signals]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._restore()
+        os.close(self._ear)
+        os.close(self._bell)
+
+    def _ask(self, *_: object) -> None:
+        self._asked = True
+        os.write(self._bell, b"!")
+        self._restore()
+        with contextlib.suppress(OSError):
+            os.write(2, b"Stopping after the intent it is at; the same again stops at once.\n")
+
+    def _restore(self) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)
+
+    def is_set(self) -> bool:
+        """Whether somebody has asked."""
+        return self._asked
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until somebody asks; return whether somebody has."""
+        select.select([self._ear], [], [], seconds)
+        return self._asked
+
+
+def _pass(output: Output, sw: SafeWrite, stop: Stopping, *, resend: bool, goes_on: bool) -> Recovered | None:
+    """Look once at all that is open, and tell; None: the ledger cannot be reached now, and there is a next time."""
+    from safewrite.errors import LedgerUnavailable
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            recovered = _recover(sw, stop, resend=resend)
+    except LedgerUnavailable as error:
+        if not goes_on:
+            raise
+        note(str(error))
+        return None
+    _report(output, recovered, goes_on=goes_on)
+    sys.stdout.flush()
+    return recovered
+
+
+def _recover(sw: SafeWrite, stop: Stopping, *, resend: bool) -> Recovered:
     """Recover; with coroutine tools, on an event loop of its own."""
     from safewrite import recovery
 
@@ -143,8 +212,8 @@ def _recover(sw: SafeWrite, *, resend: bool) -> Recovered:
     if any(tool.is_async or inspect.iscoroutinefunction(tool.reconcile) for tool in sw.tools.values()):
         import asyncio
 
-        return asyncio.run(recovery.arecover(sw, resend=resend, progress=progress))
-    return recovery.recover(sw, resend=resend, progress=progress)
+        return asyncio.run(recovery.arecover(sw, resend=resend, progress=progress, stop=stop))
+    return recovery.recover(sw, resend=resend, progress=progress, stop=stop)
 
 
 def _progress(found: Found, done: int, total: int) -> None:
@@ -152,7 +221,7 @@ def _progress(found: Found, done: int, total: int) -> None:
     sys.stderr.write(f"[{done}/{total}] {clean(found.tool)} {clean(views.target(found.target))}: {state}\n")
 
 
-def _report(output: Output, recovered: Recovered) -> None:
+def _report(output: Output, recovered: Recovered, *, goes_on: bool) -> None:
     found = recovered.found
     numbers = {state: recovered.count(state) for state in ("applied", "not_applied", "unknown")}
     if output.as_json:
@@ -170,10 +239,14 @@ def _report(output: Output, recovered: Recovered) -> None:
             }
             for f in found
         ]
-        output.document({"found": told, **numbers, "problems": len(recovered.problems)})
+        output.document(
+            {"found": told, **numbers, "problems": len(recovered.problems), "stopped": recovered.stopped},
+            one_of_many=goes_on,
+        )
         return
     if found:
         views.recovered(output, found)
     counted = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in numbers.items())
     problems = f"; {len(recovered.problems)} with a problem" if recovered.problems else ""
-    output.say(f"{len(found)} open: now {counted}{problems}." if found else "Nothing was open.")
+    stopped = " It was stopped before the end." if recovered.stopped else ""
+    output.say((f"{len(found)} open: now {counted}{problems}." if found else "Nothing was open.") + stopped)

@@ -129,10 +129,10 @@ def fingerprint_of(row: IntentRow) -> dict[str, str]:
 
 
 def open_ones(
-    unit: Unit, *, tool: str | None, namespace: str | None, limit: int, skip: int
+    unit: Unit, *, tool: str | None, namespace: str | None, limit: int, after: str
 ) -> list[IntentRow]:
     """Return the rows of the intents that are unknown, the oldest first."""
-    wanted = {"tool": tool, "namespace": namespace, "limit": limit, "skip": skip}
+    wanted = {"tool": tool, "namespace": namespace, "limit": limit, "after": after}
     return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
 
 

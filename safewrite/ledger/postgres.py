@@ -57,6 +57,7 @@ _NEEDED = {
     "safewrite_audit": ("SELECT", "INSERT"),
     "safewrite_content": ("SELECT", "INSERT"),
     "safewrite_object": ("SELECT", "INSERT"),
+    "safewrite_recovery": ("SELECT", "INSERT", "UPDATE", "DELETE"),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import Select, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -30,6 +30,7 @@ from safewrite.ledger.model import ARGUMENTS, VALUE, Candidates, Contents, Ident
 from safewrite.ledger.orders import Order
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.store import LONGEST_WAIT, Store
+from safewrite.ledger.tables import intent as intents
 from safewrite.ledger.texts import restored, storable
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 from safewrite.ledger.verify import audit_rows, verify
@@ -256,15 +257,49 @@ class Ledger:
         return self.content(intent.id, intent.state.value_at, VALUE)
 
     def open_intents(
-        self, *, tool: str | None = None, namespace: str | None = None, limit: int = 1000, skip: int = 0
+        self, *, tool: str | None = None, namespace: str | None = None, limit: int = 1000, after: str = ""
     ) -> list[Intent]:
-        """Return the intents that are unknown, the oldest first."""
+        """Return the intents that are unknown, the oldest first: those that began after the one with the id `after`."""
 
         def query(unit: Unit) -> list[Intent]:
-            rows = lookup.open_ones(unit, tool=tool, namespace=namespace, limit=limit, skip=skip)
+            rows = lookup.open_ones(unit, tool=tool, namespace=namespace, limit=limit, after=after)
             return [lookup.of_row(unit, row) for row in rows]
 
         return self._read(query, long=True)
+
+    def open_count(self, namespace: str) -> int:
+        """Return how many intents of a namespace are unknown."""
+        which = intents.c.outcome == OutcomeState.UNKNOWN.value, intents.c.namespace == storable(namespace)
+        (row,) = self.select(select(func.count().label("open")).select_from(intents).where(*which))
+        return int(row["open"])
+
+    # For recovery: several may run at once, and no two look at one intent -----------------------------------------
+
+    def take(self, intent_id: str, owner: str, seconds: float) -> bool:
+        """Return whether an intent is this recovery's for so long: no other one has it."""
+        now = self._now()
+
+        def work(unit: Unit) -> tuple[bool, None]:
+            asked = {"intent_id": intent_id, "owner": owner}
+            asked_until = {"until": unit.stamp(now + seconds), "now": unit.stamp(now)}
+            return unit.row(unit.sql.take, asked | asked_until) is not None, None
+
+        return self._aside(work)
+
+    def give(self, intent_id: str, owner: str) -> None:
+        """Let go of what `take` took."""
+
+        def work(unit: Unit) -> tuple[None, None]:
+            unit.run(unit.sql.give, {"intent_id": intent_id, "owner": owner})
+            return None, None
+
+        self._aside(work)
+
+    def _aside(self, work: Callable[[Unit], tuple[T, None]]) -> T:
+        try:
+            return self._store.write(work)
+        except Trouble as trouble:
+            raise _unavailable(trouble, "a recovery could not be noted") from trouble.__cause__ or trouble
 
     # For the audit -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    delete,
     exists,
     func,
     insert,
@@ -32,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
-from safewrite.ledger.tables import audit, claimed_object, content, intent, metadata
+from safewrite.ledger.tables import audit, claimed_object, content, intent, metadata, recovery
 
 VERSION_TABLE = "safewrite_alembic_version"
 _VERSION = Table(VERSION_TABLE, MetaData(), Column("version_num"))
@@ -123,7 +124,11 @@ class Statements:
     rows: Statement
     """:intent -> all columns of its audit rows, in order."""
     unknown: Statement
-    """:tool, :namespace (or NULL for any), :limit, :skip -> the open intents, oldest first."""
+    """:tool, :namespace (or NULL for any), :after (an id, or none), :limit -> the open intents, oldest first."""
+    take: Statement
+    """All columns of the recovery, :now -> its intent; none if another recovery has it until later than now."""
+    give: Statement
+    """:intent_id, :owner: the recovery of that owner has it no more."""
     version: Statement
     """-> the revision of the tables."""
     schema: Statement
@@ -138,6 +143,7 @@ def statements(dialect: Dialect, schema: str | None = None) -> Statements:
         **_reading(_CLOCKS.get(dialect.name, null())),
         **writing,
         **_objects(_inserting(dialect)),
+        **_recovery(_inserting(dialect)),
         "version": select(_VERSION.c.version_num),
         "schema": _schema(),
     }
@@ -195,6 +201,8 @@ def _reading(clock: ColumnElement[Any]) -> dict[str, Any]:
     for column in (intent.c.tool, intent.c.namespace):
         wanted: ColumnElement[Any] = bindparam(column.name)
         open_ones = open_ones.where((wanted.is_(None)) | (column == wanted))
+    one = intent.alias("one")
+    before = select(one.c.first_row).where(one.c.id == bindparam("after")).scalar_subquery()
     newest = select(audit.c.intent_id).where(
         _same(audit.c.trace),
         audit.c.trace != literal_column("''"),
@@ -218,7 +226,10 @@ def _reading(clock: ColumnElement[Any]) -> dict[str, Any]:
         "trace": newest.group_by(audit.c.intent_id).order_by(func.max(audit.c.id).desc()),
         "hash": select(audit.c.hash).where(of_intent, _same(audit.c.sequence)),
         "rows": select(audit).where(of_intent).order_by(audit.c.sequence),
-        "unknown": open_ones.order_by(intent.c.first_row).limit(bindparam("limit")).offset(bindparam("skip")),
+        "unknown": open_ones.where(intent.c.first_row > func.coalesce(before, literal_column("0")))
+        .order_by(intent.c.first_row)
+        .limit(bindparam("limit"))
+        .offset(literal_column("0")),  # SQLite is given one in any case
     }
 
 
@@ -332,6 +343,17 @@ def _objects(inserting: Callable[[Table], Any]) -> dict[str, Any]:
             intent.c.outcome != _NOT_APPLIED,
             no_object,
         ),
+    }
+
+
+def _recovery(inserting: Callable[[Table], Any]) -> dict[str, Any]:
+    take = inserting(recovery).values(_given(recovery))
+    newer = {"owner": take.excluded.owner, "until": take.excluded.until}
+    over = recovery.c.until < bindparam("now", type_=recovery.c.until.type)
+    taken = take.on_conflict_do_update(index_elements=[recovery.c.intent_id], set_=newer, where=over)
+    return {
+        "take": taken.returning(recovery.c.intent_id),
+        "give": delete(recovery).where(_same(recovery.c.intent_id), _same(recovery.c.owner)),
     }
 
 

@@ -169,3 +169,12 @@ claimed_object = Table(
     Column("claimed_at", _instant, nullable=False),
     sqlite_with_rowid=False,
 )
+
+recovery = Table(
+    "safewrite_recovery",
+    metadata,
+    _text("intent_id", ForeignKey("safewrite_intent.id"), primary_key=True),
+    _text("owner"),
+    Column("until", _instant, nullable=False),
+    sqlite_with_rowid=False,
+)

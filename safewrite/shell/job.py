@@ -125,6 +125,8 @@ class Job:
     meta: Meta
     sends: int
     waits: bool = True
+    looks_on: bool = True
+    """After a read that told nothing it reads again, as long as there is time; else it leaves that to a later call."""
     quiet: bool = False
     max_stall: float | None = None
     beside_unknown: bool = False
@@ -200,6 +202,8 @@ class Job:
         read = state.last_read if state is not None else None
         reads = read.count if read is not None and read.call == self.id else 0
         made = state.sends_of(self.id) if state is not None else 0
+        if not self.looks_on:
+            return inf
         if not made and not reads:
             return 0.0
         if (made, reads) not in self._backoffs:

@@ -132,7 +132,7 @@ def test_every_table_and_column_is_documented(original: Filled) -> None:
             for (name,) in ledger.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             if not name.startswith("sqlite_")
         ]
-        assert len(names) == 6
+        assert len(names) == 7
         for name in names:
             columns = [row[1] for row in ledger.execute(f"PRAGMA table_info({name})")]
             text = section(TABLES, f"`{name}`").partition("\n### ")[0]

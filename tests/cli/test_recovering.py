@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +13,7 @@ from textwrap import dedent
 
 import pytest
 
+from safewrite.errors import LedgerUnavailable
 from tests.cli.conftest import Command
 from tests.cli.test_opening import change, refused
 
@@ -257,3 +262,68 @@ def test_a_ledger_that_cannot_be_used_is_told_so(run: Command, place: Path) -> N
     done = run("recover", "tools:sw")
     assert done.code == 3
     assert "is not a SQLite database" in done.err.splitlines()[-1]
+
+
+# Going on ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_goes_on_until_it_is_told_to_stop(place: Path) -> None:
+    """A summary for every look; SIGTERM ends it between two, and that is a good end."""
+    tools(place, 'FOUND.update(sub_1=Applied({"id": "sub_1"}))')
+    command = [sys.executable, "-c", "from safewrite.cli import main; main()"]
+    with subprocess.Popen(
+        [*command, "recover", "tools:sw", "--every", "0.1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert (first["applied"], first["unknown"], first["stopped"]) == (1, 2, False)
+    assert (second["applied"], second["unknown"]) == (0, 2)
+
+
+def test_a_look_that_is_stopped_says_so_and_is_not_complete(
+    run: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The intent it is at is finished; Ctrl-C again would have ended it at once."""
+    more = """
+    import os, signal
+
+
+    @cancel.reconcile
+    def _(sub_id: str):
+        os.kill(os.getpid(), signal.SIGINT)
+        return Applied({"id": sub_id})
+    """
+    tools(place, more)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = run("recover", "tools:sw")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == (
+        "1 open: now 1 applied, 0 not applied, 0 unknown. It was stopped before the end."
+    )
+
+
+def test_a_ledger_that_is_away_for_a_while_does_not_end_it(
+    run: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `--every` it is told, and there is a next time; without, the command fails."""
+    tools(place)
+    monkeypatch.setattr("safewrite.cli.recovering.Stopping.wait", lambda *_: True)
+
+    def away(*_: object, **__: object) -> None:
+        raise LedgerUnavailable("the ledger is away", reason="ledger_unreachable")
+
+    monkeypatch.setattr("safewrite.recovery.arecover", away)
+    done = run("recover", "tools:sw", "--every", "5")
+    assert (done.code, done.out) == (0, "")
+    assert "the ledger is away" in done.err
+    assert run("recover", "tools:sw").code != 0

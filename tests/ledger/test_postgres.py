@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -213,6 +215,43 @@ def test_a_role_without_rights_is_told_which(postgres_ledger_url: str, opened: O
         assert ledger.open_intents() == []
         with pytest.raises(ConfigurationError, match=r"the role `app` lacks .*INSERT on `safewrite_audit`"):
             Caller(ledger).ask()
+
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "use-postgresql.md"
+
+
+def test_the_documented_rights_are_enough_and_no_more(postgres_ledger_url: str, opened: Opens) -> None:
+    """A worker with the rights of the how-to page does everything, and can alter no audit row."""
+    (grants,) = re.findall(r"```sql\n(.*?)```", HOWTO.read_text(), re.DOTALL)
+    with administering(postgres_ledger_url) as run:
+        run(grants)
+        try:
+            url = changed(postgres_ledger_url, username="agents_app", password="change-me")
+            ledger = opened(url)
+            caller = Caller(ledger)
+            done = caller.write()
+            intent, _ = caller(turn="2", target='"2"').ask()
+            caller(turn="2", target='"2"').tell(
+                intent, Ended(1, APPLIED, object_id="sub_1", key_carried=False)
+            )
+            assert ledger.verify(done.id) == ledger.verify(intent.id) == ()
+            assert ledger.take(done.id, "me", 1.0)
+            ledger.give(done.id, "me")
+            assert ledger.check().problems == ()
+            with pytest.raises(ConfigurationError, match=r"must be owner|permission denied"):
+                ledger.upgrade()
+            with administering(url) as worker:
+                assert worker("SELECT count(*) FROM safewrite_attempt") == [(2,)]
+                for statement in (
+                    *GUARDED[:5],
+                    "DROP TABLE safewrite_audit",
+                    "DELETE FROM safewrite_content",
+                ):
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        worker(statement)
+        finally:
+            run("DROP OWNED BY agents_app")
+            run("DROP ROLE agents_app")
 
 
 def test_a_replica_is_refused_before_the_first_write(postgres_ledger_url: str, opened: Opens) -> None:

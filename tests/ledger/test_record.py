@@ -425,7 +425,7 @@ def test_open_intents_are_the_unknown_ones_oldest_first(caller: Caller) -> None:
     assert [intent.id for intent in listed] == ids
     assert listed[0].state == opened[0].state
     assert [i.id for i in caller.ledger.open_intents(tool="a")] == ids[1::2]
-    assert [i.id for i in caller.ledger.open_intents(limit=2, skip=1)] == ids[1:3]
+    assert [i.id for i in caller.ledger.open_intents(limit=2, after=ids[0])] == ids[1:3]
     assert caller.ledger.open_intents(namespace="other") == []
 
 

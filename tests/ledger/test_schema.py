@@ -30,7 +30,13 @@ from safewrite.ledger.statements import PROJECTION, VERSION_TABLE
 from safewrite.ledger.tables import intent, metadata
 from tests.ledger.driver import Caller
 
-TABLES = {"safewrite_intent", "safewrite_audit", "safewrite_content", "safewrite_object"}
+TABLES = {
+    "safewrite_intent",
+    "safewrite_audit",
+    "safewrite_content",
+    "safewrite_object",
+    "safewrite_recovery",
+}
 
 
 @pytest.fixture

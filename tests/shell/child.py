@@ -1,7 +1,8 @@
 """One process of a test: declares the tool, calls it once, and says over its pipe what it was told.
 
 The dependency is a file: one line an effect, the key of its intent.  `act` is what the body does to it: `apply`,
-`apply and die`, `die`, `apply and stop`, `stop and apply`, `wait and apply` (for a word over the pipe).
+`apply and die`, `die`, `apply and stop`, `stop and apply`, `wait and apply` (for a word over the pipe).  With `freeze`
+the process is stopped between its claim, which is durable then, and its body.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import safewrite
 import safewrite.ledger.sql
 import safewrite.recovery
 from safewrite import Applied, Attempt, Dependency, NotApplied, SafeWrite
+from safewrite.shell.job import Job
 
 PROMISES: dict[str, Dependency | None] = {
     "none": None,
@@ -32,7 +34,7 @@ class Process:
         self.order, self.pipe = order, pipe
         self.effects = Path(order["effects"])
         self.sw = SafeWrite(
-            f"sqlite:///{order['database']}",
+            order["url"],
             lease_margin=order.get("margin", 5.0),
             settings={
                 "operation_timeout": order.get("limit", 20.0),
@@ -100,11 +102,24 @@ class Process:
             acancel.reconcile(aread)
         return acancel
 
+    def freeze(self) -> None:
+        """Stop when an attempt is claimed, before anything is asked about its body."""
+        asked = Job.withhold
+
+        def withhold(job: Job, number: int) -> str:
+            self.pipe.send({"claimed": number})
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return asked(job, number)
+
+        Job.withhold = withhold  # type: ignore[method-assign]
+
     def call(self) -> None:
         """Call the tool, or recover, and say what came of it."""
         tool = self.tool()
         self.sw.ledger.find("nothing")  # it is open before the limits begin
         plain = self.order["colour"] == "plain"
+        if self.order.get("freeze"):
+            self.freeze()
         if self.order.get("recover"):
             recovered = self.sw.recover(resend=True) if plain else asyncio.run(self.sw.arecover(resend=True))
             self.pipe.send({"recovered": [(f.state, f.reason) for f in recovered.found]})

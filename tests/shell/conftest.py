@@ -19,9 +19,15 @@ from tenacity import wait_fixed
 
 import safewrite
 from safewrite import Applied, Attempt, Dependency, GoalMet, GoalNotMet, NotApplied, Outcome, SafeWrite
+from safewrite.core.events import Moment
 from safewrite.core.state import AttemptState
+from safewrite.ledger.lines import Leg
+from safewrite.shell import clock as seam
 from safewrite.testing import ManualClock
+from tests.postgres import _ledger_url, postgres_ledger_url
 from tests.shell.remote import Remote
+
+__all__ = ["_ledger_url", "postgres_ledger_url"]
 
 Read = Callable[..., Any]
 WITHIN = 20.0
@@ -155,13 +161,40 @@ def database(tmp_path: Path, template: Path) -> Path:
     return path
 
 
+ON_BOTH = {"test_again", "test_ambiguous", "test_gone", "test_processes"}
+"""Modules whose tests run on PostgreSQL as well: who may send, who waits, who is told what."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test on both databases, if it is one of those and not about a file."""
+    if "ledger_url" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        both = module in ON_BOTH and "database" not in inspect.signature(metafunc.function).parameters
+        databases = ["sqlite", "postgres"] if both else ["sqlite"]
+        metafunc.parametrize("ledger_url", databases, indirect=True, scope="function")
+
+
 @pytest.fixture
-def open_sw(database: Path) -> Iterator[Callable[..., SafeWrite]]:
+def ledger_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the test's ledger; the clock of a database goes with that of the test."""
+    if request.param == "sqlite":
+        return f"sqlite:///{request.getfixturevalue('database')}"
+
+    def moment(*_: object) -> Moment:
+        unix = seam.clock().now().unix
+        return Moment(unix, unix, "db:test")
+
+    monkeypatch.setattr(Leg, "moment", moment)
+    return str(request.getfixturevalue("postgres_ledger_url"))
+
+
+@pytest.fixture
+def open_sw(ledger_url: str) -> Iterator[Callable[..., SafeWrite]]:
     """Opens the test's ledger, as often as it is asked to: as another process would."""
     opened: list[SafeWrite] = []
 
     def opening(**options: Any) -> SafeWrite:
-        options.setdefault("url", f"sqlite:///{database}")
+        options.setdefault("url", ledger_url)
         opened.append(SafeWrite(**options))
         return opened[-1]
 

@@ -64,12 +64,12 @@ class Child:
 
 
 @pytest.fixture(params=["plain", "coroutine"])
-def child(request: pytest.FixtureRequest, database: Path, tmp_path: Path) -> Iterator[Callable[..., Child]]:
+def child(request: pytest.FixtureRequest, ledger_url: str, tmp_path: Path) -> Iterator[Callable[..., Child]]:
     """Starts processes over the test's ledger and one file of effects."""
     children: list[Child] = []
 
     def start(act: str = "apply", **order: Any) -> Child:
-        about = {"database": str(database), "effects": str(tmp_path / "effects"), "colour": request.param}
+        about = {"url": ledger_url, "effects": str(tmp_path / "effects"), "colour": request.param}
         children.append(Child({**about, "act": act, **order}))
         return children[-1]
 
@@ -195,6 +195,24 @@ def test_a_process_stopped_before_its_effect_is_not_overtaken(
     assert first.told()["state"] == "applied"
     told = child(promises="settles").told()
     assert (told["state"], told["sent"], effects()) == ("applied", False, 1)
+
+
+@pytest.mark.parametrize("promises", ["none", "keys", "settles"])
+def test_a_process_frozen_between_claim_and_body_does_not_send_when_it_wakes(
+    promises: str, child: Callable[..., Child], effects: Callable[[], int]
+) -> None:
+    """Its lease is over: whatever another one did meanwhile, its body does not begin, and it is told the record."""
+    first = child(limit=0.4, margin=0.0, promises=promises, freeze=True)
+    assert first.line() == {"claimed": 1}
+    other = child(limit=2.0, promises=promises).told()
+    # Only a dependency that knows keys lets another attempt be made beside one that may still begin.
+    assert (other["state"], other["sent"]) == (
+        ("applied", True) if promises == "keys" else ("unknown", False)
+    )
+    first.wake()
+    told = first.told()
+    assert (told["state"], told["sent"]) == ("applied" if promises == "keys" else "not_applied", False)
+    assert effects() == (promises == "keys")
 
 
 def test_recovery_settles_what_a_killed_process_left_and_a_second_one_finds_nothing(
