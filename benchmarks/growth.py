@@ -91,10 +91,7 @@ def _copy(
 
 
 def cases(place: Path, sizes: list[int], count: int, told: Callable[[str], None]) -> list[Case]:
-    """Return a case for each size of ledger: the empty one is the floor of the others.
-
-    The run that writes is none of those on record.
-    """
+    """Return a case for each size of ledger, the empty one as floor; the run that writes is none on record."""
     made: list[Case] = []
     for size in (0, *sizes):
         path = place / f"growth-{size}.db"

@@ -111,8 +111,7 @@ KNOWN: dict[str, dict[str, Callable[[str], Tool]]] = {
 
 def cases(group: str, place: str, count: int) -> tuple[list[Case], list[str]]:
     """Return the cases of the peers that are installed, and a line for each that is not or does not start."""
-    found: list[Case] = []
-    skipped: list[str] = []
+    found, skipped = list[Case](), list[str]()
     for name, made in KNOWN[group].items():
         try:
             with warnings.catch_warnings():
