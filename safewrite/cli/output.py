@@ -20,6 +20,7 @@ STYLES: Mapping[str, str] = {
     "applied": "green",
     "not applied": "yellow",
     "unknown": "bold red",
+    "problem": "bold red",
 }
 """Words that stand out on a terminal, where a cell holds nothing else."""
 
