@@ -41,7 +41,7 @@ def doctor(
     place: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODULE:SW]",
+            metavar="MODULE:SW",
             help="An application's SafeWrite: its settings and tools are looked at as well.",
             show_default=False,
         ),

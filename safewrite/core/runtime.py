@@ -23,7 +23,7 @@ CLIENT: Final[Mapping[str, str]] = {CONNECT: "30000", TOOL: "100000000"}
 """The client's own defaults; that of the idle limit goes by the transport."""
 MANAGED: Final[Mapping[str, str]] = {CONNECT: "30000", TOOL: "7200000"}
 """Ours, written out even where the client's is the same: the next version of it may have another."""
-ORIGINS: Final = ("executor", "agent profile", "managed defaults", "client")
+ORIGINS: Final[tuple[str, ...]] = ("executor", "agent profile", "managed defaults", "client")
 """Where a setting may come from; the first that has it wins."""
 
 IDLE_BY_TRANSPORT: Final[Mapping[str, int | None]] = {
@@ -112,7 +112,7 @@ def budgets(
     executor: Mapping[str, str], profile: Mapping[str, str], servers: Sequence[Server] = ()
 ) -> Budgets:
     """Return what the settings of an executor and of an agent's profile come to, over our defaults and the client's."""
-    layers = dict(zip(ORIGINS, (executor, profile, MANAGED, CLIENT), strict=True))
+    layers = dict[str, Mapping[str, str]](zip(ORIGINS, (executor, profile, MANAGED, CLIENT), strict=True))
     given = tuple(_resolved(name, layers) for name in VARIABLES)
     texts = {g.name: g.value for g in given}
     connect = connect_deadline(texts[CONNECT])
