@@ -15,6 +15,7 @@ import safewrite
 from safewrite import Attempt, GoalMet, SafeWrite
 from safewrite.errors import ConfigurationError
 from safewrite.shell.idle import Keepalive, await_while, wait_while
+from safewrite.shell.job import Job
 from safewrite.testing import ManualClock
 
 WITHIN = 20.0
@@ -150,6 +151,29 @@ def test_an_idle_body_is_an_ambiguous_attempt_that_is_reconciled(sw: SafeWrite, 
         outcome = body.end()
         body.release.set()
     assert (outcome.state, outcome.evidence, outcome.attempts) == ("applied", "goal_state", 1)
+
+
+@COLOURS
+def test_the_idle_clock_starts_when_the_body_begins(
+    sw: SafeWrite, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that takes its time over the claim uses up none of it."""
+    with ManualClock() as clock:
+        claim = Job.claim
+
+        def slowly(self: Job, *about: Any) -> Any:
+            made = claim(self, *about)
+            clock.advance(4.0)
+            return made
+
+        monkeypatch.setattr(Job, "claim", slowly)
+        body = Body(sw, colour, timeout=20.0, idle=2.0)
+        attempt = body.start()
+        clock.advance(1.5)
+        assert not attempt.cancelled.wait(0.02)
+        assert attempt.left() == pytest.approx(0.5)
+        body.release.set()
+        assert body.end().state == "applied"
 
 
 def test_without_an_idle_limit_a_body_may_be_silent(sw: SafeWrite) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _EVERY = 1000
 """Instructions of SQLite's machine between two looks at the clock."""
+_MOST = 2_147_483_647
+"""Milliseconds that PostgreSQL takes at most."""
 
 
 @contextmanager
@@ -61,7 +63,7 @@ class _Limit:
     def milliseconds(self) -> int:
         """Return the limit of a statement that begins now: never zero, which databases take for no limit at all."""
         left = self.left()
-        if (whole := int(left * 1000 + 1e-6)) > 0:
+        if (whole := int(min(left * 1000 + 1e-6, _MOST))) > 0:
             return whole
         raise LegNotSent(
             f"the statement was not sent: {left + self.margin:.4f} s are left, of which {self.margin:g} s are `margin`",

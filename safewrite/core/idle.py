@@ -18,8 +18,12 @@ def effective_idle(
     """Return the idle limit in force: min(max(idle, per_server, 1 s), timeout), all in seconds.
 
     `per_server` is what one server asks for, `timeout` the absolute limit of the tool.  None, no idle limit, for a
-    transport that cannot carry progress: there silence says nothing.
+    transport that cannot carry progress: there silence says nothing.  Raises `ValueError` for what is negative or no
+    number.
     """
+    for name, value in (("idle", idle), ("per_server", per_server), ("timeout", timeout)):
+        if not value >= 0.0:
+            raise ValueError(f"`{name}` is {value!r}. Write zero or a positive number of seconds.")
     return min(max(idle, per_server, LEAST_IDLE), timeout) if carries_progress else None
 
 

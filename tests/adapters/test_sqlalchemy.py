@@ -54,7 +54,14 @@ def default_of(engine: sa.Engine) -> str:
 
 @pytest.mark.parametrize(
     ("shown", "left", "margin"),
-    [("8500ms", 9.0, 0.5), ("9s", 9.0, 0), ("1ms", 0.501, 0.5), ("1ms", 0.0015, 0), ("2s", 3.0, 1.0)],
+    [
+        ("8500ms", 9.0, 0.5),
+        ("9s", 9.0, 0),
+        ("1ms", 0.501, 0.5),
+        ("1ms", 0.0015, 0),
+        ("2s", 3.0, 1.0),
+        ("2147483647ms", 1e9, 0.5),  # the most that it takes
+    ],
 )
 def test_the_limit_lies_a_margin_inside_what_is_left(
     postgres: sa.Engine, shown: str, left: float, margin: float

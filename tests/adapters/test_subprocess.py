@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import pickle
 import subprocess
@@ -390,6 +391,12 @@ def test_windows_is_told_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "sys", SimpleNamespace(platform="win32"))
     with pytest.raises(ConfigurationError, match="Windows"):
         run_bounded(["true"], timeout=5)
+
+
+def test_the_grace_is_two_seconds_unless_it_is_given() -> None:
+    """Between TERM and KILL, for both colours."""
+    for run in (run_bounded, arun_bounded):
+        assert inspect.signature(run).parameters["grace"].default == 2.0
 
 
 def test_public_names_live_where_they_are_imported_from() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 import pytest
 
@@ -22,6 +22,14 @@ from safewrite.core.idle import Watch, effective_idle, too_slow
 def test_the_idle_limit_in_force(in_force: float, idle: float, per_server: float, timeout: float) -> None:
     """min(max(idle, per_server, 1 s), tool timeout)."""
     assert effective_idle(idle, per_server=per_server, timeout=timeout) == in_force
+
+
+@pytest.mark.parametrize("wrong", [-1.0, nan, -inf])
+@pytest.mark.parametrize("name", ["idle", "per_server", "timeout"])
+def test_what_is_no_limit_is_refused(name: str, wrong: float) -> None:
+    """NaN would win every comparison or none, by the order of the arguments."""
+    with pytest.raises(ValueError, match=f"`{name}` is {wrong!r}"):
+        effective_idle(**{"idle": 300.0, name: wrong})
 
 
 def test_there_is_none_where_progress_cannot_be_carried() -> None:
