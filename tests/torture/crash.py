@@ -229,7 +229,7 @@ class Trap:
         """Watch every connection that a ledger opens from now on, and the engine that makes its tables."""
         database: Any = sw.ledger._database
         connect = database.connect
-        database.connect = lambda: _watched(connect(), self)
+        database.connect = lambda: watched(connect(), self)
         return self
 
 
@@ -292,7 +292,7 @@ class _Pooled:
         return getattr(self._pooled, name)
 
 
-def _watched(made: Any, trap: Trap) -> Any:
+def watched(made: Any, trap: Trap) -> Any:
     return _Pooled(made, trap) if hasattr(made, "driver_connection") else Watched(made, trap)
 
 
