@@ -9,7 +9,14 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from safewrite.context import Run, current_deadline, current_run, current_trace, current_turn
+from safewrite.context import (
+    Run,
+    current_deadline,
+    current_run,
+    current_tool_call,
+    current_trace,
+    current_turn,
+)
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
@@ -138,7 +145,9 @@ class Guard:
         if run is None or turn is None:
             raise NoRunContext(tool=tool.name)
         target = tool.target_text(arguments)
-        occurrence = options.occurrence
+        occurrence, within = options.occurrence, current_tool_call()
+        if occurrence is None and within is not None:
+            occurrence = within.occurrence
         key = intent_key(
             namespace=self.sw.namespace, run=run, turn=turn, tool=tool.name, target=target, occurrence=occurrence
         )  # fmt: skip
@@ -167,7 +176,7 @@ class Guard:
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)
         limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
         words = partial(self._too_little, deadline, cap, limit, floor)
-        call = new_call()
+        call, within = new_call(), current_tool_call()
         return Job(
             sw,
             tool,
@@ -178,6 +187,7 @@ class Guard:
             Meta(
                 worker=sw.worker,
                 agent=run.agent if run is not None else "",
+                tool_call_id=within.id if within is not None else "",
                 trace=current_trace.get() or call,
                 dependency=tool.dependency.name,
                 granted_ms=None if limit == inf else int(limit * 1000),

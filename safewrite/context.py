@@ -7,7 +7,7 @@ host resumes or replays: they are part of every idempotency key.
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from safewrite.core.intent import turn_text
@@ -19,6 +19,7 @@ from safewrite.shell.clock import clock
 
 if TYPE_CHECKING:
     from safewrite.attempt import Attempt
+    from safewrite.outcome import Outcome
 
 T = TypeVar("T")
 
@@ -33,8 +34,21 @@ class Run:
     agent: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a framework says of the tool call that it carries out, and what it is to hear of it."""
+
+    id: str = ""
+    """The framework's own name of it: for the audit, never part of a key."""
+    occurrence: str | None = None
+    """Of the writes made in it, where `.options` gives none."""
+    heard: list[Outcome[Any]] = field(default_factory=list["Outcome[Any]"], compare=False)
+    """The outcomes of the writes made in it, in order."""
+
+
 _run: ContextVar[Run | None] = ContextVar("safewrite_run", default=None)
 _turn: ContextVar[str | None] = ContextVar("safewrite_turn", default=None)
+_tool_call: ContextVar[ToolCall | None] = ContextVar("safewrite_tool_call", default=None)
 _attempt: ContextVar[Attempt | None] = ContextVar("safewrite_attempt", default=None)
 _request: ContextVar[Deadline | None] = ContextVar("safewrite_request", default=None)
 current_trace: ContextVar[str] = ContextVar("safewrite_trace", default="")
@@ -98,7 +112,7 @@ def run(
     if outer is not None and outer.call_cap is not None:
         cap = outer.call_cap if cap is None else min(cap, outer.call_cap)
     opened = Run(id, limit, cap, agent or (outer.agent if outer is not None else ""))
-    return _Scope({_run: opened, _turn: None}, opened)
+    return _Scope({_run: opened, _turn: None, _tool_call: None}, opened)
 
 
 def _limit(
@@ -128,6 +142,12 @@ def turn(id: str | int) -> _Scope[str]:
     return _Scope({_turn: text}, text)
 
 
+def tool_call(id: str = "", *, occurrence: str | None = None) -> _Scope[ToolCall]:
+    """Carry out a framework's tool call: what it is called there, and which of several equal ones it is."""
+    call = ToolCall(id, occurrence)
+    return _Scope({_tool_call: call}, call)
+
+
 def current_run() -> Run | None:
     """Return the open run."""
     return _run.get()
@@ -136,6 +156,11 @@ def current_run() -> Run | None:
 def current_turn() -> str | None:
     """Return the open turn, as text."""
     return _turn.get()
+
+
+def current_tool_call() -> ToolCall | None:
+    """Return the framework's tool call that is being carried out."""
+    return _tool_call.get()
 
 
 def within(deadline: Deadline) -> _Scope[Deadline]:

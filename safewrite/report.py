@@ -33,6 +33,10 @@ class WriteReport(BaseModel):
     trace: str = ""
     blocked_by_key: str | None = None
 
+    def __str__(self) -> str:
+        """Return what to tell the model: some frameworks show it the text of a result."""
+        return self.message if self.value is None else f"{self.message} Its value: {self.value}"
+
     @classmethod
     def of(cls, outcome: Outcome[object], message: str | None = None) -> WriteReport:
         """Return the report of an outcome; `message` replaces its text."""

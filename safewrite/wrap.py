@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from safewrite.calls import CallOptions, Guard
+from safewrite.context import current_tool_call
 from safewrite.core.intent import turn_text
 from safewrite.deadline import Deadline
 from safewrite.durations import Duration
@@ -86,17 +87,26 @@ def wrapper(guard: Guard, options: CallOptions) -> Write[Any, Any]:
 
 def _carry(guard: Guard, options: CallOptions, finish: Callable[[Outcome[Any]], Any]) -> Callable[..., Any]:
     """Return a function of the tool's colour that carries out a call and finishes with its outcome."""
+    heard = _heard  # the functions below run with the globals of the tool's module: they close over what they need
     if guard.tool.is_async:
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            return finish(await guard.acall(options, args, kwargs))
+            return finish(heard(await guard.acall(options, args, kwargs)))
 
         return acall
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return finish(guard.call(options, args, kwargs))
+        return finish(heard(guard.call(options, args, kwargs)))
 
     return call
+
+
+def _heard(outcome: Outcome[Any]) -> Outcome[Any]:
+    """Return it; the adapter that carries out the framework's tool call, if any, hears of it."""
+    within = current_tool_call()
+    if within is not None:
+        within.heard.append(outcome)
+    return outcome
 
 
 def _outcome(outcome: Outcome[Any]) -> Outcome[Any]:
@@ -166,8 +176,9 @@ def _as_tool(guard: Guard, options: CallOptions) -> Callable[..., Any]:
                 return misuse(error)
 
         made = call
-    dressed: Callable[..., Any] = _dressed(guard, made, hints)
-    return dressed
+    dressed: Any = _dressed(guard, made, hints)
+    dressed.tool = tool
+    return cast("Callable[..., Any]", dressed)
 
 
 def _report(outcome: Outcome[Any]) -> Any:

@@ -44,7 +44,7 @@ from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.shell import process
 from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
-from safewrite.shell.reply import Reply, read_error, read_value, seen
+from safewrite.shell.reply import Reply, passes_through, read_error, read_value, seen
 from safewrite.shell.secrets import Secrets
 from safewrite.shell.steps import Steps
 from safewrite.shell.threads import Pool
@@ -397,7 +397,10 @@ class Job:
         )
         self.originals[attempt.number] = reply
         about = {"reason": reply.finding.reason, "status": reply.finding.status, "type": _type_of(error)}
-        command = yield from self.record(fact, contents, evidence=about, over=over, heard=heard)
+        pauses = error is not None and not over and heard and passes_through(error)
+        command = yield from self.record(fact, contents, evidence=about, over=over or pauses, heard=heard)
+        if pauses and error is not None:
+            raise error
         if heard and self.recorded and "value" in contents and self.intent is not None:
             self.texts[self.intent.state.revision] = contents["value"]
         return command

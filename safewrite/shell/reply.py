@@ -33,8 +33,21 @@ class Reply:
     object_id: str | None = None
 
 
+_CONTROL_FLOW = frozenset({("langgraph", "GraphBubbleUp")})
+"""(package, class name) of what frameworks raise to pause or to go elsewhere."""
+
+
+def passes_through(error: BaseException | None) -> bool:
+    """Return whether an exception is a framework's way of pausing: recorded, then raised as it is."""
+    return any((c.__module__.partition(".")[0], c.__name__) in _CONTROL_FLOW for c in type(error).__mro__)
+
+
 def read_error(error: BaseException, reading: Reading, now_unix: float) -> Reply:
     """Return what an exception out of the body says."""
+    if passes_through(error) and isinstance(error, reading.not_applied_on):
+        return Reply(
+            evidence.SAID["not_sent"], error=error
+        )  # it pauses before it sends: claimed again on resume
     declared = _declared(error, reading)
     finding = declared or evidence.from_exception(
         error,
