@@ -187,7 +187,8 @@ def _get(state: object, name: str) -> Any:
 
 def _position(request: ToolCallRequest) -> int:
     """Return how many equal calls stand before this one in the message of the model; its id only finds it there."""
-    messages = request.state if isinstance(request.state, list) else _get(request.state, "messages") or ()
+    state: Any = request.state
+    messages: list[Any] = (state if isinstance(state, list) else _get(state, "messages")) or []
     newest = next((m for m in reversed(messages) if isinstance(m, AIMessage)), None)
     calls = [(c["id"], c["name"], c["args"]) for c in newest.tool_calls] if newest is not None else []
     own = next((n for n, c in enumerate(calls) if c[0] == request.tool_call["id"]), 0)
