@@ -32,6 +32,14 @@ class Attempt:
         self.progress_count = 0
         self.cut = ""
         """Which of its limits had run out when it was given up, with the values of both."""
+        self.reads = False
+        """It is that of a reconciling read: nothing is written."""
+        self.delivered = False
+        """An adapter saw a write that may have taken effect."""
+        self.more_requests = False
+        """An adapter saw a further request after that: what became of the last one proves nothing."""
+        self.fence = ""
+        """How a reconciling read made the dependency refuse this attempt and all before it."""
         self._key = key
         self._end = end
         now = clock().now().ticks

@@ -83,12 +83,13 @@ def from_exception(
     return found
 
 
-def from_value(value: object, *, now_unix: float | None = None) -> Finding:
+def from_value(value: object, *, single_request: bool = True, now_unix: float | None = None) -> Finding:
     """Return what the value returned by a body says: a response by its status, an MCP tool error unknown.
 
     Responses of httpx, requests, urllib3, aiohttp and the standard library are known by their class names; the
     redirects and repeated sends that they remember count (see `from_status`), and an acceptance whose body was
-    not read yet is unknown.  Anything else was returned by a body that ended well: applied.
+    not read yet is unknown.  Anything else was returned by a body that ended well: applied.  `single_request` False:
+    a refusal of the last request proves nothing.
     """
     if type(value) in _PLAIN:
         return _RETURNED
@@ -96,6 +97,8 @@ def from_value(value: object, *, now_unix: float | None = None) -> Finding:
         found = from_reply(value, now_unix)
         if found is not None and found.outcome is OutcomeState.APPLIED and tables_http.unread(value):
             return take_back(found, "response_unread")
+        if found is not None and found.outcome is OutcomeState.NOT_APPLIED and not single_request:
+            return take_back(found, "multi_request")
         if found is not None:
             return found
     if peek(value, "isError", "is_error") is True:

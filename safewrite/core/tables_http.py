@@ -5,7 +5,7 @@ httpx, httpcore and their successors httpx2 and httpcore2; requests and urllib3;
 Never sent means that the exception cannot occur once a byte of the request has left: no connection, no place in
 the pool, no valid URL.  All else is unknown.  After a timeout or a reset the class carries no information: a cut
 at any byte of a request gives the same two classes as a cut at any byte of the response.  An exception out of the
-body of a response hides the status; the adapters capture that status, this table cannot.
+body of a response hides the status; where an adapter kept it (`ANSWER`), it is read.
 
 Cannot be told from the exception alone: requests and urllib3 show a response whose headers were cut as a complete
 `200` without any error; aiohttp repeats PUT and DELETE once when a kept-alive connection breaks, so that a refusal
@@ -22,6 +22,8 @@ from safewrite.core.matching import Rule, Table, causes, chain, named, never_sen
 from safewrite.core.phases import in_body, own_stream
 from safewrite.core.statuses import beside_error, from_reply
 
+ANSWER: Final = "safewrite.answer"
+"""Extension of an httpx request that holds the status and headers that came, put there by our adapter."""
 REFUSED_STREAM: Final = 7
 """HTTP/2 error code: closed before any processing (RFC 9113, 8.7)."""
 
@@ -52,6 +54,17 @@ def _illegal_header(exc: BaseException, _: float | None) -> Finding | None:
         if type(one).__name__ == "LocalProtocolError" and str(one).startswith("Illegal header"):
             return refused("illegal_header").finding()
     return None
+
+
+def _broken_body(exc: BaseException, now_unix: float | None) -> Finding | None:
+    """Classify a response whose body broke by the status that had arrived, where an adapter kept it."""
+    kept = peek(peek(exc, "request"), "extensions")
+    answer = kept.get(ANSWER) if isinstance(kept, dict) else None
+    return None if answer is None else beside_error(from_reply(answer, now_unix))
+
+
+def _refused_or_broken(exc: BaseException, now_unix: float | None) -> Finding | None:
+    return _stream_refused(exc, now_unix) or _broken_body(exc, now_unix)
 
 
 def _stream_refused(exc: BaseException, _: float | None) -> Finding | None:
@@ -104,13 +117,13 @@ _HTTPX: Final[dict[str, Rule]] = {
     "UnsupportedProtocol": refused("unsupported_protocol"),
     "ProxyError": Rule(OutcomeState.UNKNOWN, "proxy_error", look=_tunnel),
     "LocalProtocolError": Rule(OutcomeState.UNKNOWN, "local_protocol_error", look=_illegal_header),
-    "RemoteProtocolError": Rule(OutcomeState.UNKNOWN, "remote_protocol_error", look=_stream_refused),
-    "ReadTimeout": unknown("read_timeout"),
+    "RemoteProtocolError": Rule(OutcomeState.UNKNOWN, "remote_protocol_error", look=_refused_or_broken),
+    "ReadTimeout": Rule(OutcomeState.UNKNOWN, "read_timeout", look=_broken_body),
     "WriteTimeout": unknown("write_timeout"),
-    "ReadError": unknown("read_error"),
+    "ReadError": Rule(OutcomeState.UNKNOWN, "read_error", look=_broken_body),
     "WriteError": unknown("write_error"),
     "CloseError": unknown("close_error"),
-    "DecodingError": unknown("response_unreadable"),
+    "DecodingError": Rule(OutcomeState.UNKNOWN, "response_unreadable", look=_broken_body),
     "TooManyRedirects": unknown("too_many_redirects"),
     "HTTPStatusError": _HTTP_ERROR,
     "TransportError": unknown("transport_error"),
@@ -173,7 +186,7 @@ TABLE: Final[Table] = {
     **{("aiohttp", name): rule for name, rule in _AIOHTTP.items()},
     ("safewrite", "LegNotSent"): never_sent("leg_not_sent"),
     ("h11", "LocalProtocolError"): Rule(OutcomeState.UNKNOWN, "local_protocol_error", look=_illegal_header),
-    ("h11", "RemoteProtocolError"): unknown("remote_protocol_error"),
+    ("h11", "RemoteProtocolError"): Rule(OutcomeState.UNKNOWN, "remote_protocol_error", look=_broken_body),
     ("urllib", "HTTPError"): _HTTP_ERROR,
     ("urllib", "URLError"): Rule(OutcomeState.UNKNOWN, "connection_error", inner=_reason),
     ("http", "RemoteDisconnected"): unknown("server_disconnected"),

@@ -24,6 +24,7 @@ from safewrite.core.events import (
     Ended,
     Event,
     Fact,
+    Fenced,
     Finding,
     GaveUp,
     Gone,
@@ -142,6 +143,8 @@ class Job:
     intent: Intent | None = None
     looked_at: tuple[str, ...] = ()
     attempt: Attempt | None = None
+    reader: Attempt | None = None
+    """What the newest reconciling read was given."""
     place: bool = False
     """A place in the pool is reserved for the next body."""
     recorded: bool = True
@@ -373,13 +376,15 @@ class Job:
         heard: bool = True,
     ) -> Steps[Command]:
         """Record how the body of an attempt ended.  `cut`: why we ended it, where its exception is our doing."""
-        now = clock().now()
+        now, reading = clock().now(), self.tool.reading
+        if attempt.more_requests:
+            reading = replace(reading, single_request=False)
         if error is None:
-            reply = read_value(value, self.tool.reading)
+            reply = read_value(value, reading)
         elif cut and isinstance(error, asyncio.CancelledError):
             reply = Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
         else:
-            reply = read_error(error, self.tool.reading, now.unix)
+            reply = read_error(error, reading, now.unix)
         if not reply.finding.reason.isidentifier():  # words of the tool's author, not a code of ours
             reply = replace(reply, finding=replace(reply.finding, reason=self._code(reply.finding.reason)))
         contents = self._value(reply.value) if reply.finding.outcome is OutcomeState.APPLIED else {}
@@ -438,7 +443,9 @@ class Job:
                 end=start.at.ticks + start.limit,
                 deadline_at=start.at.unix + start.limit,
             )
-            inside.run(context._attempt.set, available["attempt"])
+            self.reader = available["attempt"]
+            self.reader.reads = True
+            inside.run(context._attempt.set, self.reader)
         fn, names = tool.reconcile, tool.reconcile_parameters
 
         def call() -> Any:
@@ -494,11 +501,19 @@ class Job:
             fact = self._read_fact(start, said.verdict, self._code(said.reason), kept="value" in contents)
             if said.candidates is not None:
                 candidates = self._candidates(said.candidates, said.listed)
+        yield from self._fenced(start)
         about = {"reason": fact.reason, "type": _type_of(error)}
         command = yield from self.record(fact, contents, evidence=about, over=over, candidates=candidates)
         if self.intent is not None and "value" in contents:
             self.texts[self.intent.state.revision] = contents["value"]
         return command
+
+    def _fenced(self, start: ReadStart) -> Steps[None]:
+        """Record the fence that a read has set, once; only a read that begins after that proves anything."""
+        assert self.intent is not None
+        attempts = self.intent.state.attempts[: start.epoch]
+        if self.reader is not None and self.reader.fence and any(a.fenced_at is None for a in attempts):
+            yield from self.record(Fenced(start.epoch, self.reader.fence), heard=False)
 
     def _read_fact(self, start: ReadStart, verdict: Verdict, reason: str, *, kept: bool = False) -> ReadEnded:
         return ReadEnded(verdict, start.at, start.revision, start.epoch, reason, kept)

@@ -76,7 +76,7 @@ def read_value(value: object, reading: Reading) -> Reply:
     if inspect.isawaitable(value):
         return _not_awaited(value)
     declared = _declared(value, reading) or _judged(value, reading)
-    return Reply(declared or evidence.from_value(value), value)
+    return Reply(declared or evidence.from_value(value, single_request=reading.single_request), value)
 
 
 def object_text(object_id: object) -> str | None:

@@ -23,6 +23,7 @@ import uvicorn
 import safewrite
 from safewrite import Attempt, SafeWrite
 from safewrite.adapters.asgi import DeadlineMiddleware
+from safewrite.adapters.httpx import guarded
 from safewrite.adapters.sqlalchemy import bound_statements
 
 FOLDER, DATABASE = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
@@ -77,6 +78,14 @@ async def onward(exchange: Exchange) -> None:
     host, port = exchange.scope["server"]
     async with httpx.AsyncClient() as client:
         reply = await client.get(f"http://{host}:{port}/headers", headers=safewrite.onward_headers())
+    await exchange.answer(reply.json())
+
+
+async def guarded_onward(exchange: Exchange) -> None:
+    """The same with a guarded client, which carries them by itself."""
+    host, port = exchange.scope["server"]
+    async with guarded(httpx.AsyncClient()) as client:
+        reply = await client.get(f"http://{host}:{port}/headers")
     await exchange.answer(reply.json())
 
 
@@ -164,8 +173,8 @@ async def events(exchange: Exchange) -> None:
 
 HANDLERS: dict[str, Callable[[Exchange], Awaitable[None]]] = {
     f"/{handler.__name__}": handler
-    for handler in (deadline, write, headers, onward, sql, slow, stubborn, in_grace, stream, afterwards, upload, fails,
-                    fails_late, events)
+    for handler in (deadline, write, headers, onward, guarded_onward, sql, slow, stubborn, in_grace, stream, afterwards,
+                    upload, fails, fails_late, events)
 }  # fmt: skip
 
 

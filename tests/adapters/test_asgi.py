@@ -131,12 +131,13 @@ def test_nested_writes_take_the_deadline_by_themselves(client: httpx.Client) -> 
     assert "`X-Request-Deadline` = 0.04 s (set by the request)" in said
 
 
-def test_onward_requests_take_it(client: httpx.Client) -> None:
-    """The next service is told what is left, not what was there at first."""
-    given = client.get("/onward", headers={MS: "5000"}).json()
+@pytest.mark.parametrize("path", ["/onward", "/guarded_onward"])
+def test_onward_requests_take_it(client: httpx.Client, path: str) -> None:
+    """The next service is told what is left, not what was there at first; a guarded client does it by itself."""
+    given = client.get(path, headers={MS: "5000"}).json()
     assert 2000 < int(given["x-request-deadline-ms"]) < 5000
     assert abs(int(given["x-request-deadline-at"]) - int(at(5.0))) < 3000
-    assert client.get("/onward").json() == {}
+    assert client.get(path).json() == {}
 
 
 def test_statements_take_it(client: httpx.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from safewrite.core.events import Finding, OutcomeState
 from safewrite.core.evidence import REASONS, describe, from_exception, from_value
 from safewrite.core.matching import CHAIN_LIMIT, chain
 from safewrite.core.statuses import STATUSES
+from safewrite.core.tables_http import ANSWER
 
 APPLIED, NOT_APPLIED, UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
 
@@ -37,6 +39,36 @@ class Rejected(WriteError):
 
 class Declined(Exception):
     """An error of an author's own."""
+
+
+def answered(exc: Exception, status: int, **headers: str) -> Exception:
+    """Return an httpx error of an exchange whose status an adapter kept."""
+    request = httpx.Request("POST", "http://x/")
+    request.extensions[ANSWER] = SimpleNamespace(status_code=status, headers=headers)
+    exc.request = request  # type: ignore[attr-defined]
+    return exc
+
+
+@pytest.mark.parametrize(
+    "kind", [httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError, httpx.DecodingError]
+)
+def test_the_status_before_a_broken_body_is_read_where_an_adapter_kept_it(kind: type[Exception]) -> None:
+    """A refusal is one without its body, too; 200 is no success; without a status the class alone speaks."""
+    assert Finding(NOT_APPLIED, "http_404", status=404) == from_exception(answered(kind("x"), 404))
+    assert Finding(UNKNOWN, "error_beside_success", status=200) == from_exception(answered(kind("x"), 200))
+    assert Finding(UNKNOWN, "http_503", status=503) == from_exception(answered(kind("x"), 503))
+    assert from_exception(kind("x")).status is None
+    bare = kind("x")
+    bare.request = httpx.Request("POST", "http://x/")  # type: ignore[attr-defined]
+    assert from_exception(bare) == from_exception(kind("x"))
+
+
+def test_a_returned_refusal_proves_nothing_for_a_body_of_several_requests() -> None:
+    """The same as for one that is raised; an acceptance stands."""
+    gone = httpx.Response(404, content=b"")
+    assert from_value(gone).outcome is NOT_APPLIED
+    assert Finding(UNKNOWN, "multi_request", status=404) == from_value(gone, single_request=False)
+    assert from_value(httpx.Response(200, content=b""), single_request=False).outcome is APPLIED
 
 
 def test_what_the_body_says_on_purpose_decides_first() -> None:
