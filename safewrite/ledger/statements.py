@@ -106,7 +106,7 @@ class Statements:
     holder: Statement
     """:dependency, :object_id -> the intent that holds the object, its key, and the source of that claim."""
     unclaimed: Statement
-    """:low, :high (of wishes) -> how many intents may have made an object and hold none."""
+    """:low, :high (of wishes), :id -> how many intents may have made an object and hold none: that one in any case."""
     bodies: Statement
     """:intent -> sequence and body of its rows, in order."""
     revision: Statement
@@ -327,6 +327,8 @@ def _inserting(dialect: Dialect) -> Callable[[Table], Any]:
 def _objects(inserting: Callable[[Table], Any]) -> dict[str, Any]:
     held = claimed_object
     no_object = ~exists().where(held.c.intent_id == intent.c.id)
+    counted = select(func.count()).select_from(intent).where(no_object)
+    wished = intent.c.wish >= bindparam("low"), intent.c.wish < bindparam("high")
     return {
         "claim_object": inserting(held)
         .values({c.name: bindparam(c.name) for c in held.c})
@@ -335,13 +337,9 @@ def _objects(inserting: Callable[[Table], Any]) -> dict[str, Any]:
         "holder": select(held.c.intent_id, intent.c.key, held.c.source)
         .join(intent, intent.c.id == held.c.intent_id)
         .where(_same(held.c.dependency), _same(held.c.object_id)),
-        "unclaimed": select(func.count())
-        .select_from(intent)
-        .where(
-            intent.c.wish >= bindparam("low"),
-            intent.c.wish < bindparam("high"),
-            intent.c.outcome != _NOT_APPLIED,
-            no_object,
+        "unclaimed": select(
+            counted.where(*wished, intent.c.outcome != _NOT_APPLIED).scalar_subquery()
+            + counted.where(_same(intent.c.id), intent.c.outcome == _NOT_APPLIED).scalar_subquery()
         ),
     }
 

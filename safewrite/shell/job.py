@@ -202,8 +202,8 @@ class Job:
     def _backoff(self) -> float:
         """Return the next wait: drawn once for each attempt and read, so that asking twice gives one answer."""
         state = self.intent.state if self.intent is not None else None
-        read = state.last_read if state is not None else None
-        reads = read.count if read is not None and read.call == self.id else 0
+        read = state.read_of(self.id) if state is not None else None
+        reads = read.count if read is not None else 0
         made = state.sends_of(self.id) if state is not None else 0
         if not self.looks_on:
             return inf

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from safewrite.core.commands import Answer, AnswerKind
-from safewrite.core.events import Delivered, Ended, OutcomeState, ReadEnded, Resolved, Verdict
+from safewrite.core.events import Delivered, Ended, OutcomeState, Promises, ReadEnded, Resolved, Verdict
 from safewrite.core.state import Alarm
 from safewrite.ledger.model import Candidates, Contents, Intent
 from tests.ledger.driver import APPLIED, UNKNOWN, Caller, moment
@@ -58,6 +58,18 @@ def test_fewer_free_objects_than_open_intents_prove_nothing(caller: Caller) -> N
     assert intent.state.outcome is OutcomeState.UNKNOWN
     _, fact = look(caller, intent, "ch_1", "ch_2")
     assert fact.verdict is Verdict.APPLIED
+
+
+def test_an_intent_known_not_to_be_applied_counts_itself(caller: Caller) -> None:
+    """One look proves that it made nothing; what a second one at the same time finds is another intent's."""
+    sees_all = replace(caller.call, promises=Promises(work_bound=0.0, read_lag=0.0, clock_skew=0.0))
+    lost(caller(run="run-2"))
+    mine = caller(call=sees_all)
+    intent, _ = mine.tell(lost(mine), replace(READ, verdict=Verdict.NOT_APPLIED), at=3.0)
+    assert intent.state.outcome is OutcomeState.NOT_APPLIED
+    after, fact = look(mine, intent, "ch_1")
+    assert (fact.verdict, fact.reason) == (Verdict.INCONCLUSIVE, "too_few_candidates")
+    assert after.state.outcome is OutcomeState.NOT_APPLIED
 
 
 @pytest.mark.parametrize("change", [{"tool": "pause"}, {"target": '"sub_2"'}, {"namespace": "other"}])

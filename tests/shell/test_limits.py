@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from tenacity import wait_exception, wait_fixed
+from tenacity import wait_exception, wait_fixed, wait_incrementing
 
 import safewrite
 from safewrite import Applied, Attempt, BudgetExhausted, Deadline, OutcomeUnknown, SafeWrite, WriteNotSent
+from safewrite.calls import CallOptions, Guard
+from safewrite.core.events import Verdict
+from safewrite.core.state import ReadState
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, Shell, Tools, attempts, eventually
 from tests.shell.remote import DROP, HANG, LATE, LOSE, NEVER, REFUSE, Remote, Step, status
@@ -187,6 +191,24 @@ def test_attempts_are_counted_for_each_call_and_waits_come_from_tenacity(
     assert 3.0 <= clock.elapsed < 3.1
     outcome = shell.call(cancel.outcome, "sub_1")
     assert (outcome.state, outcome.attempts) == ("applied", 6)
+
+
+def test_what_others_read_meanwhile_starts_no_wait_over(sw: SafeWrite, run: None) -> None:
+    """A call that has looked twice waits as before its third look, also where the newest look is another call's."""
+
+    @sw.write(target="sub_id", wait=wait_incrementing(1.0, 1.0))
+    def cancel(sub_id: str) -> None:
+        """Cancel a subscription."""
+
+    job = Guard(sw, cancel.tool).job(CallOptions(), ("sub_1",), {})
+    job.intent, _ = sw.ledger.ask(
+        replace(job.ticket, claim=job.claim), job.facts(job.began), job.began, job.meta
+    )
+    look = ReadState(job.id, Verdict.INCONCLUSIVE, "", job.began, 1, job.began, 2)
+    of_another = replace(look, call="another", count=1)
+    for reads in ((look,), (look, of_another)):
+        job.intent = replace(job.intent, state=replace(job.intent.state, reads=reads))
+        assert job.facts(job.began).backoff == 3.0
 
 
 def test_each_attempt_is_told_its_own_remainder(
