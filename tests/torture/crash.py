@@ -296,6 +296,7 @@ class _Pooled:
 
 
 def watched(made: Any, trap: Trap) -> Any:
+    """Set a trap on what a ledger has opened."""
     return _Pooled(made, trap) if hasattr(made, "driver_connection") else Watched(made, trap)
 
 
