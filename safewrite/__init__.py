@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NoRunContext,
         NotSent,
         OutcomeUnknown,
+        ReadFailed,
         Rejected,
         SafeWriteError,
         SchemaOutdated,
@@ -34,9 +35,18 @@ if TYPE_CHECKING:
     from safewrite.guard import Alert, SafeWrite
     from safewrite.outcome import Outcome
     from safewrite.planning import Plan, plan
-    from safewrite.report import WriteReport
+    from safewrite.report import ReadReport, WriteReport
     from safewrite.tool import ALL_ARGUMENTS
-    from safewrite.verdicts import Applied, GoalMet, GoalNotMet, Inconclusive, NotApplied, StillRunning
+    from safewrite.verdicts import (
+        Applied,
+        GoalMet,
+        GoalNotMet,
+        Inconclusive,
+        NotApplied,
+        NotFetched,
+        Partial,
+        StillRunning,
+    )
 
 _ROOMS = {
     "attempt": ("Attempt",),
@@ -55,6 +65,7 @@ _ROOMS = {
         "NoRunContext",
         "NotSent",
         "OutcomeUnknown",
+        "ReadFailed",
         "Rejected",
         "SafeWriteError",
         "SchemaOutdated",
@@ -65,9 +76,18 @@ _ROOMS = {
     "guard": ("Alert", "SafeWrite"),
     "outcome": ("Outcome",),
     "planning": ("Plan", "plan"),
-    "report": ("WriteReport",),
+    "report": ("ReadReport", "WriteReport"),
     "tool": ("ALL_ARGUMENTS",),
-    "verdicts": ("Applied", "GoalMet", "GoalNotMet", "Inconclusive", "NotApplied", "StillRunning"),
+    "verdicts": (
+        "Applied",
+        "GoalMet",
+        "GoalNotMet",
+        "Inconclusive",
+        "NotApplied",
+        "NotFetched",
+        "Partial",
+        "StillRunning",
+    ),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -92,10 +112,14 @@ __all__ = [
     "MissingTarget",
     "NoRunContext",
     "NotApplied",
+    "NotFetched",
     "NotSent",
     "Outcome",
     "OutcomeUnknown",
+    "Partial",
     "Plan",
+    "ReadFailed",
+    "ReadReport",
     "Rejected",
     "SafeWrite",
     "SafeWriteError",

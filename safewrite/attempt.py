@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from typing import Literal
 
 from safewrite.core.idle import Watch
 from safewrite.deadline import deadline_headers
 from safewrite.shell.clock import clock
 
+Role = Literal["write", "reconcile", "read"]
 LEAST_TIMEOUT = 0.001
 """Seconds: transports take zero for "no limit" or refuse it, so a spent attempt still names a limit."""
 
@@ -20,7 +22,15 @@ class Attempt:
     """
 
     def __init__(
-        self, *, id: str, number: int, key: str, end: float, deadline_at: float, idle: float | None = None
+        self,
+        *,
+        id: str,
+        number: int,
+        key: str,
+        end: float,
+        deadline_at: float,
+        idle: float | None = None,
+        role: Role = "write",
     ) -> None:
         self.id = id
         self.number = number
@@ -30,6 +40,9 @@ class Attempt:
         self.key_read = False
         self.deadline_read = False
         self.progress_count = 0
+        self.role: Role = role
+        """What runs in it: a write, a reconciling read of one, or a reading tool, whose attempts have no key."""
+        self.reached = ""
         self.cut = ""
         """Which of its limits had run out when it was given up, with the values of both."""
         self.reads = False
@@ -41,7 +54,7 @@ class Attempt:
         self.fence = ""
         """How a reconciling read made the dependency refuse this attempt and all before it."""
         self._key = key
-        self._end = end
+        self.end = end
         now = clock().now().ticks
         self._watch = Watch(now, end, max(0.0, end - now), idle)
 
@@ -56,23 +69,27 @@ class Attempt:
         """The headers that carry key, attempt and deadline (milliseconds left; Unix milliseconds) to the dependency."""
         self.key_read = self.deadline_read = True
         return {
-            "Idempotency-Key": self._key,
+            **({"Idempotency-Key": self._key} if self._key else {}),
             "X-Attempt-Id": self.id,
             **deadline_headers(self.remaining(), self.deadline_at),
         }
 
     def remaining(self) -> float:
         """Return the seconds this attempt has left, never negative."""
-        return max(0.0, self._end - clock().now().ticks)
+        return max(0.0, self.end - clock().now().ticks)
 
     @property
     def timeout(self) -> float:
         """What is left, as a limit that every client takes: never zero."""
         return max(LEAST_TIMEOUT, self.remaining())
 
-    def progress(self) -> None:
-        """Say that the work moved, to the idle limit of `@sw.write(idle=...)`: never later than the attempt's end."""
+    def progress(self, reached: str = "") -> None:
+        """Say that the work moved, to the idle limit of `@sw.write(idle=...)`: never later than the attempt's end.
+
+        `reached` ("page 7") is told of a read that is cut after it.
+        """
         self.progress_count += 1
+        self.reached = reached or self.reached
         self.dispatched()
 
     def dispatched(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from safewrite.context import (
     Run,
+    current_attempt,
     current_deadline,
     current_run,
     current_tool_call,
@@ -35,7 +36,7 @@ from safewrite.tool import Tool
 
 if TYPE_CHECKING:
     from safewrite.guard import SafeWrite
-    from safewrite.ledger.model import Identity, Ticket
+    from safewrite.ledger.model import Identity, Meta, Ticket
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -156,15 +157,60 @@ class Guard:
 
     def job(self, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
         """Return the job of one call; no I/O."""
-        from safewrite.ledger.model import Meta
-
+        inside = current_attempt()
+        if inside is not None and inside.role == "read":
+            raise ConfigurationError(
+                f"`{self.tool.name}` is a write inside the body of a reading tool, which may be sent twice. Nothing "
+                "was sent: call it beside the read.",
+                tool=self.tool.name,
+            )
         identity, arguments, run = self.identity(options, args, kwargs)
         tool, sw = self.tool, self.sw
-        given = (options.deadline, current_deadline())
-        deadline = min((one for one in given if one is not None), key=Deadline.remaining, default=None)
+        limits, refusal, words = self.allowance(run, options.deadline)
+        call = new_call()
+        return Job(
+            sw,
+            tool,
+            self.ticket(identity, arguments),
+            arguments,
+            limits,
+            sw.pool,
+            self.meta(run, call, limits, {"budget": words(0.0)} if refusal else {}),
+            tool.options.max_attempts,
+            waits=tool.options.on_conflict == "wait",
+            max_stall=sw.max_stall,
+            beside_unknown=options.beside_unknown,
+            refusal=refusal,
+            too_little=words,
+            open_other=sw.other,
+            id=call,
+        )
+
+    def meta(self, run: Run | None, call: str, limits: Limits, evidence: Mapping[str, object]) -> Meta:
+        """Return who and what stands behind the rows of a call."""
+        from safewrite.ledger.model import Meta
+
+        within = current_tool_call()
+        return Meta(
+            worker=self.sw.worker,
+            agent=run.agent if run is not None else "",
+            tool_call_id=within.id if within is not None else "",
+            trace=current_trace.get() or call,
+            dependency=self.tool.dependency.name,
+            granted_ms=None if limits.call == inf else int(limits.call * 1000),
+            evidence=evidence,
+        )
+
+    def allowance(
+        self, run: Run | None, given: Deadline | None = None
+    ) -> tuple[Limits, str, Callable[[float], str]]:
+        """Return what a call may spend, why it may not start (if so), and what says which number ran out."""
+        tool, sw = self.tool, self.sw
+        found = (given, current_deadline())
+        deadline = min((one for one in found if one is not None), key=Deadline.remaining, default=None)
         cap = run.call_cap if run is not None else None
-        if options.deadline is not None:
-            cap = options.deadline.call_cap if options.deadline.call_cap is not None else cap
+        if given is not None:
+            cap = given.call_cap if given.call_cap is not None else cap
         remaining = deadline.remaining() if deadline is not None else None
         explicit = (
             tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None
@@ -175,33 +221,7 @@ class Guard:
         )
         limit = call_limit(cap, remaining, sw.settings.operation_timeout)
         limits = self.limits(limit, floor=min(floor, limit), explicit=explicit)
-        words = partial(self._too_little, deadline, cap, limit, floor)
-        call, within = new_call(), current_tool_call()
-        return Job(
-            sw,
-            tool,
-            self.ticket(identity, arguments),
-            arguments,
-            limits,
-            sw.pool,
-            Meta(
-                worker=sw.worker,
-                agent=run.agent if run is not None else "",
-                tool_call_id=within.id if within is not None else "",
-                trace=current_trace.get() or call,
-                dependency=tool.dependency.name,
-                granted_ms=None if limit == inf else int(limit * 1000),
-                evidence={"budget": words(0.0)} if refusal else {},
-            ),
-            tool.options.max_attempts,
-            waits=tool.options.on_conflict == "wait",
-            max_stall=sw.max_stall,
-            beside_unknown=options.beside_unknown,
-            refusal=refusal,
-            too_little=words,
-            open_other=sw.other,
-            id=call,
-        )
+        return limits, refusal, partial(self._too_little, deadline, cap, limit, floor)
 
     def _too_little(
         self, deadline: Deadline | None, cap: float | None, limit: float, floor: float, left: float

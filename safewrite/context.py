@@ -20,6 +20,7 @@ from safewrite.shell.clock import clock
 if TYPE_CHECKING:
     from safewrite.attempt import Attempt
     from safewrite.outcome import Outcome
+    from safewrite.verdicts import NotFetched
 
 T = TypeVar("T")
 
@@ -32,6 +33,16 @@ class Run:
     deadline: Deadline | None = None
     call_cap: float | None = None
     agent: str = ""
+    missed: list[NotFetched] = field(default_factory=list["NotFetched"], repr=False, compare=False)
+
+    @property
+    def not_fetched(self) -> tuple[NotFetched, ...]:
+        """What the reads in it did not bring, or not all of, in order."""
+        return tuple(self.missed)
+
+    def for_model(self) -> str:
+        """Return what to tell a language model of what was not fetched; empty: all was."""
+        return "\n".join(dict.fromkeys(one.for_model() for one in self.missed))
 
 
 @dataclass(frozen=True, slots=True)

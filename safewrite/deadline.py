@@ -30,6 +30,9 @@ class Remaining(Protocol):
 class LegNotSent(BudgetExhausted):
     """Too little was left for one request, statement or other leg, so it was not sent."""
 
+    reached: str = ""
+    """The last leg that was granted."""
+
 
 class Leg(float):
     """What one request of an operation may take, in seconds: a number, handed to the transport as it is."""
@@ -181,7 +184,9 @@ class Deadline:
         left = self.remaining()
         if left >= minimum and left > 0.0:
             return left
-        raise LegNotSent(self.refusal(who, left, minimum), reason="budget_exhausted")
+        refused = LegNotSent(self.refusal(who, left, minimum), reason="budget_exhausted")
+        refused.reached = self._legs[-1][0] if self._legs else ""
+        raise refused
 
     def refusal(self, who: str, left: float, minimum: float) -> str:
         """Return the words of a refusal: which number ran out, where it comes from, and who used it."""

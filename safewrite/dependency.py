@@ -29,6 +29,7 @@ class Dependency:
       still take effect; 0: none at all; `None`, the default: no bound is known.
     - `read_lag`: how long until its reads see a write; 0: at once; `None`, the default: not known.
     - `clock_skew`: the most that any two clocks of workers, database and dependency differ.  Default: 1.0.
+    - `max_concurrency`: how many calls of this process may be under way at once; `None`, the default: no limit.
     - `classify`: extends the shipped table of what exceptions and responses mean.
 
     A promise that is false can lead to a duplicate, which the audit then shows.  Raises `ConfigurationError`,
@@ -42,6 +43,7 @@ class Dependency:
     work_bound: float | None
     read_lag: float | None
     clock_skew: float
+    max_concurrency: int | None
     classify: Classify | None
 
     def __init__(
@@ -54,6 +56,7 @@ class Dependency:
         work_bound: Duration | None = None,
         read_lag: Duration | None = None,
         clock_skew: Duration = 1.0,
+        max_concurrency: int | None = None,
         classify: Classify | None = None,
     ) -> None:
         def keep(field: str, kept: object) -> None:
@@ -72,6 +75,7 @@ class Dependency:
         duration("work_bound", work_bound, "no bound is known", allow_none=True, allow_zero=True)
         duration("read_lag", read_lag, "it is not known", allow_none=True, allow_zero=True)
         duration("clock_skew", clock_skew, allow_zero=True)
+        keep("max_concurrency", _places(max_concurrency, label("max_concurrency")))
         keep("classify", _callable(classify, label("classify")))
 
 
@@ -86,6 +90,12 @@ def _name(name: object) -> str:
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"`{name}` is {value!r}. Write True if it promises so, else False.")
+    return value
+
+
+def _places(value: int | None, name: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"`{name}` is {value!r}. Write a whole number of at least 1, or None.")
     return value
 
 

@@ -15,7 +15,8 @@
     ├── WriteRejected           the dependency said no; its own error is the cause
     ├── OutcomeUnknown          something may have been sent, and nobody knows what became of it
     │   └── IntentInFlight      another call is carrying out the same write just now
-    └── ValueNotKept            applied, but the value cannot be replayed
+    ├── ValueNotKept            applied, but the value cannot be replayed
+    └── ReadFailed              a read brought nothing; its own error, if there is one, is the cause
 
 Each carries `key` (of the intent, or `None` where there is none), `attempts` (how many were made), `trace`,
 `tool`, and `for_model()`: the text for a language model.  All arguments but the message are keyword-only, and all
@@ -34,6 +35,7 @@ from safewrite.core.events import OutcomeState
 
 if TYPE_CHECKING:
     from safewrite.outcome import Outcome
+    from safewrite.verdicts import NotFetched
 
 __all__ = [
     "BreakerOpen",
@@ -47,6 +49,7 @@ __all__ = [
     "NoRunContext",
     "NotSent",
     "OutcomeUnknown",
+    "ReadFailed",
     "Rejected",
     "SafeWriteError",
     "SchemaOutdated",
@@ -395,6 +398,39 @@ class ValueNotKept(_Fate):
             f"{self._tool} was applied, but its value was not kept and cannot be replayed{self._why}. "
             f"Do not send it again; see {self._look}."
         )
+
+
+# What became of a read -----------------------------------------------------------------------------------------
+
+
+class ReadFailed(SafeWriteError):
+    """A read was refused, or brought nothing.  `about` says what was not fetched: tool, target, reason, how far.
+
+    The error of its body, if there is one, is the `__cause__`.  Nothing was changed.
+    """
+
+    about: NotFetched | None
+
+    def __init__(
+        self, message: str = "", *, about: NotFetched | None = None, **carried: Unpack[Carried]
+    ) -> None:
+        self.about = about
+        super().__init__(message, **carried)
+
+    @property
+    def reason(self) -> str:
+        """Why, as a stable code."""
+        return self.about.reason if self.about is not None else ""
+
+    def for_model(self) -> str:
+        return self.about.for_model() if self.about is not None else super().for_model()
+
+    def _message(self) -> str:
+        if self.about is None:
+            return f"{self._tool} brought nothing."
+        sent = "brought nothing" if self.about.sent else "was not sent"
+        reached = f"; it had reached {self.about.reached}" if self.about.reached else ""
+        return f"{self._tool} for {self.about.target} {sent} (`{self.reason}`){reached}. Nothing was changed."
 
 
 # For the author of a tool to raise on purpose --------------------------------------------------------------------

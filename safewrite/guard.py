@@ -20,6 +20,7 @@ from safewrite.core.state import Alarm
 from safewrite.dependency import Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, DuplicateTool
+from safewrite.fetch import Read, Reader, reader
 from safewrite.outcome import Outcome
 from safewrite.settings import Settings, resolve_settings
 from safewrite.shell import aio
@@ -29,7 +30,7 @@ from safewrite.shell.reply import object_text
 from safewrite.shell.steps import carry
 from safewrite.shell.threads import Pool
 from safewrite.told import outcome_of
-from safewrite.tool import Options, Target, Tool, Wait, declare
+from safewrite.tool import ALL_ARGUMENTS, Options, Target, Tool, Wait, declare
 from safewrite.wrap import Write, wrapper
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class SafeWrite:
         self.max_stall = seconds(max_stall, name="max_stall", allow_none=True, allow_zero=True)
         self.schema = schema
         self.tools: dict[str, Tool] = {}
+        self.reading_tools: dict[str, Tool] = {}
         self.prepared = False
         self._url = _anchored(str(self.settings.database_url))
         self._ledger: Ledger | None = None
@@ -152,15 +154,53 @@ class SafeWrite:
 
         return decorate
 
+    def read(
+        self,
+        *,
+        target: Target = ALL_ARGUMENTS,
+        name: str | None = None,
+        dependency: Dependency | None = None,
+        timeout: Duration | None = None,
+        max_attempts: int = 3,
+        wait: Wait | None = None,
+        redact: tuple[str, ...] = (),
+        idempotent: bool = False,
+        in_thread: bool | None = None,
+    ) -> Callable[[Callable[P, R]], Read[P, R]]:
+        """Guard a tool that only reads: a plain function, a coroutine function, or a method.
+
+        - `target`: what a read is about, where it is said that it was not fetched.  Default: all arguments but those
+          that are secret.
+        - `timeout`: seconds for one try; `max_attempts`: tries of one call.  Default: what the call leaves, and 3.
+        - `wait`: a tenacity wait strategy between tries; default: random exponential, 0.1 to 5 s.
+        - `idempotent`: it may be sent twice at once: a slow one is, after the 95th percentile of those before.
+          Default: False.
+        - `name`, `dependency`, `redact`, `in_thread`: as of `@sw.write`.
+
+        A call returns what the body does, or raises `ReadFailed`.  Raises `ConfigurationError` and `DuplicateTool`
+        when the tool is declared.
+        """
+        options = Options(
+            target, name, dependency, timeout, max_attempts, wait, redact=redact, in_thread=in_thread,
+            idempotent=idempotent, kind="read",
+        )  # fmt: skip
+
+        def decorate(fn: Callable[P, R]) -> Read[P, R]:
+            tool = declare(fn, options, _caller())
+            self._register(tool)
+            return reader(Reader(self, tool))
+
+        return decorate
+
     def _register(self, tool: Tool) -> None:
-        known = self.tools.get(tool.name)
+        known = self.tools.get(tool.name) or self.reading_tools.get(tool.name)
         if known is not None and _place(known) != _place(tool):
             raise DuplicateTool(
                 f"`{tool.name}` is the name of `{_place(known)}` already; `{_place(tool)}` needs another: "
-                "`@sw.write(name=...)`.",
+                f"`@sw.{tool.options.kind}(name=...)`.",
                 tool=tool.name,
             )
-        self.tools[tool.name] = tool
+        (self.tools if tool.options.kind == "write" else self.reading_tools)[tool.name] = tool
 
     # The ledger and its threads --------------------------------------------------------------------------
 

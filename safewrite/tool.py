@@ -69,6 +69,9 @@ class Options:
     on_conflict: Literal["wait", "refuse"] = "wait"
     in_thread: bool | None = None
     idle: Duration | None = None
+    idempotent: bool = False
+    """A read that may be sent twice at once."""
+    kind: Literal["write", "read"] = "write"
 
 
 @dataclass
@@ -116,6 +119,11 @@ class Tool:
         return Promises(
             d.key_retention, d.replays_errors, d.honours_deadline, d.work_bound, d.read_lag, d.clock_skew, max_stall
         )  # fmt: skip
+
+    @property
+    def system(self) -> str:
+        """The name under which budget, breaker and limit are shared: the dependency's, else this tool's own."""
+        return self.dependency.name if self.options.dependency is not None else f"tool {self.name}"
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -272,11 +280,14 @@ def declare(fn: Callable[..., Any], options: Options, place: types.FrameType | N
 
     Raises `ConfigurationError`, which says what to write instead.
     """
+    mark = f"@sw.{options.kind}"
     if isinstance(fn, staticmethod | classmethod):
         kind = type(fn).__name__
-        raise ConfigurationError(f"`@sw.write` stands above `@{kind}`. Write `@{kind}` above `@sw.write`.")
+        raise ConfigurationError(f"`{mark}` stands above `@{kind}`. Write `@{kind}` above `{mark}`.")
     if not inspect.isroutine(fn):
-        raise ConfigurationError(f"`@sw.write` decorates functions; it got {fn!r}.")
+        raise ConfigurationError(f"`{mark}` decorates functions; it got {fn!r}.")
+    if isinstance(getattr(fn, "tool", None), Tool):
+        raise ConfigurationError(f"`{mark}` got `{fn.__qualname__}`, which is guarded already.")
     name = options.name if options.name is not None else fn.__qualname__
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(
@@ -401,6 +412,8 @@ def _check_values(tool: Tool) -> None:
     for name, hook in {"applied_when": o.applied_when, "wait": o.wait}.items():
         if hook is not None and not callable(hook):
             refuse(name, hook, "Write a function.")
+    if not isinstance(o.idempotent, bool):
+        refuse("idempotent", o.idempotent, "Write True if it may be sent twice at once.")
     if o.in_thread is not None and not isinstance(o.in_thread, bool):
         refuse("in_thread", o.in_thread, "Write True, False or None.")
     if o.in_thread is False and o.idle is not None:

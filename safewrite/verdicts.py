@@ -9,7 +9,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from safewrite import words
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(Generic[T]):
+    """What the body of a reading tool returns, and its caller gets, where only a part could be fetched.
+
+    `reached` says how far it came ("page 7"), `reason` why no further.
+    """
+
+    value: T
+    reached: str = ""
+    reason: str = "budget_exhausted"
+
+
+@dataclass(frozen=True, slots=True)
+class NotFetched:
+    """One read that did not bring what it was asked for."""
+
+    tool: str
+    target: str
+    """What it was about, as canonical text."""
+    reason: str
+    """Why, as a stable code."""
+    reached: str = ""
+    """How far a listing came; empty: it did not say."""
+    sent: bool = False
+    """Something was sent for it."""
+    part: bool = False
+    """The caller got a part of it."""
+
+    def for_model(self) -> str:
+        """Return what to tell a language model."""
+        return words.not_fetched(self.tool, self.target, self.reason, self.reached, part=self.part)
 
 
 @dataclass(frozen=True, slots=True)

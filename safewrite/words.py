@@ -147,6 +147,20 @@ def set_up(tool: str | None, problem: str) -> str:
     )
 
 
+def not_fetched(tool: str, target: str, reason: str, reached: str, *, part: bool) -> str:
+    """Say that a read brought nothing, or only a part: missing is not empty."""
+    about = f"{named(tool)} for {target}"
+    if part:
+        how = f": it reached {reached}" if reached else ""
+        beyond = "What lies beyond is not known: do not report the part as the whole."
+        return f"{about} fetched only a part{how}{_because(reason)}. {beyond}"
+    how = f" It had reached {reached}." if reached else ""
+    return (
+        f"{about} fetched nothing{_because(reason)}, and changed nothing.{how} "
+        "Do not take it for empty or absent: say that it could not be read, or read it again later."
+    )
+
+
 def look(key: str | None) -> str:
     """Say how a person finds out more."""
     if key is None:

@@ -17,7 +17,7 @@ from safewrite.errors import ConfigurationError, IntentMismatch, MissingTarget, 
 from safewrite.outcome import Outcome
 from safewrite.signature import own_globals
 from safewrite.told import value_or_error
-from safewrite.tool import check_reconcile
+from safewrite.tool import Tool, check_reconcile
 
 if TYPE_CHECKING:
     from safewrite.report import WriteReport
@@ -73,7 +73,7 @@ class Write(Protocol[P, R]):
 def wrapper(guard: Guard, options: CallOptions) -> Write[Any, Any]:
     """Return the function that stands in the place of the decorated one."""
     tool = guard.tool
-    made = _dressed(guard, _carry(guard, options, value_or_error), tool.hints_as_written)
+    made = dressed(tool, _carry(guard, options, value_or_error), tool.hints_as_written)
     made.fn = tool.fn
     made.tool = tool
     made.outcome = _carry(guard, options, _outcome)
@@ -176,9 +176,9 @@ def _as_tool(guard: Guard, options: CallOptions) -> Callable[..., Any]:
                 return misuse(error)
 
         made = call
-    dressed: Any = _dressed(guard, made, hints)
-    dressed.tool = tool
-    return cast("Callable[..., Any]", dressed)
+    clothed: Callable[..., Any] = dressed(tool, made, hints)
+    clothed.tool = tool  # type: ignore[attr-defined]
+    return clothed
 
 
 def _report(outcome: Outcome[Any]) -> Any:
@@ -202,13 +202,13 @@ def _misuse_report(error: SafeWriteError) -> WriteReport:
     )
 
 
-def _dressed(guard: Guard, made: Callable[..., Any], hints: dict[str, Any]) -> Any:
+def dressed(tool: Tool, made: Callable[..., Any], hints: dict[str, Any]) -> Any:
     """Return `made` with the name, signature and hints of the tool, its globals included.
 
     Hints written as text are resolved by whoever reads them in the function's own module, so the function must
     have that module's globals; its code needs none of its own.
     """
-    fn, tool = guard.tool.fn, guard.tool
+    fn = tool.fn
     clothed: Any = types.FunctionType(
         made.__code__, own_globals(fn), fn.__name__, made.__defaults__, made.__closure__
     )

@@ -1,6 +1,19 @@
-"""What every test has: examples of Hypothesis are counted, not timed, for machines are busy."""
+"""What every test has: examples of Hypothesis are counted, not timed; and no test knows a dependency from another."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from safewrite.shell import pressure
 
 settings.register_profile("safewrite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("safewrite")
+
+
+@pytest.fixture(autouse=True)
+def _strangers() -> Iterator[None]:
+    """A dependency that failed in one test is not spared in the next."""
+    pressure.forget()
+    yield
+    pressure.forget()

@@ -12,6 +12,7 @@ import pytest
 
 from safewrite import errors, words
 from safewrite.core.events import OutcomeState
+from safewrite.verdicts import NotFetched
 
 CARRIED = {"key": "sw1_abc", "attempts": 2, "trace": "t-1", "tool": "cancel"}
 FATE = {**CARRIED, "reason": "read_timeout", "blocked_by_key": None, "outcome": ("kept", "as", "it is")}
@@ -31,6 +32,10 @@ KEYWORDS = {
     errors.OutcomeUnknown: {**FATE, "may_still_land": False},
     errors.IntentInFlight: {**FATE, "may_still_land": True},
     errors.ValueNotKept: FATE,
+    errors.ReadFailed: {
+        **CARRIED,
+        "about": NotFetched("get", '"cus_1"', "http_503", "page 2", sent=True),
+    },
 }
 KINDS = pytest.mark.parametrize("kind", KEYWORDS, ids=lambda kind: kind.__name__)
 

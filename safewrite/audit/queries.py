@@ -19,6 +19,9 @@ from safewrite.ledger.texts import restored, storable
 from safewrite.shell.clock import clock
 
 Condition = ColumnElement[bool]
+_IS_READ: Condition = intent.c.key.startswith("read_", autoescape=True)
+"""The key under which a read in vain is noted; under `hedge_…` a copy that another one outran."""
+_IS_INTENT: Condition = ~(_IS_READ | intent.c.key.startswith("hedge_", autoescape=True))
 
 
 class Audit:
@@ -41,7 +44,8 @@ class Audit:
                 intent.c.run,
                 func.min(intent.c.created_at).label("began_at"),
                 func.max(intent.c.updated_at).label("last_at"),
-                func.count().label("intents"),
+                func.sum(case((_IS_INTENT, 1), else_=0)).label("intents"),
+                func.sum(case((_IS_READ, 1), else_=0)).label("not_fetched"),
                 *(_how_many(outcome) for outcome in OutcomeState),
                 func.sum(intent.c.epoch).label("attempts"),
                 func.sum(intent.c.alarms).label("alarms"),
@@ -55,7 +59,9 @@ class Audit:
 
     def run(self, run_id: str, *, namespace: str | None = None) -> tuple[IntentRecord, ...]:
         """Return all intents of a run in the order in which they were first recorded; none: no such run."""
-        return self._records(_given(intent.c.run, run_id) & _given(intent.c.namespace, namespace))
+        return self._records(
+            _IS_INTENT & _given(intent.c.run, run_id) & _given(intent.c.namespace, namespace)
+        )
 
     def intent(self, reference: str) -> IntentRecord | None:
         """Return the intent of a key, an intent id, an attempt id or a trace; None: there is none.
@@ -119,10 +125,21 @@ class Audit:
 
         A refusal by the ledger itself is not among them: what cannot be written leaves no row.
         """
+        return self._calls(("refused", "blocked"), run, namespace, limit)
+
+    def not_fetched(
+        self, *, run: str | None = None, namespace: str | None = None, limit: int | None = None
+    ) -> tuple[RefusedRecord, ...]:
+        """Return the reads that were refused, failed or were cut, the newest first."""
+        return self._calls(("missed",), run, namespace, limit)
+
+    def _calls(
+        self, events: Sequence[str], run: str | None, namespace: str | None, limit: int | None
+    ) -> tuple[RefusedRecord, ...]:
         calls = (
             select(audit, *(intent.c[name].label(f"intent_{name}") for name in ABOUT if name != "id"))
             .join(intent, intent.c.id == audit.c.intent_id)
-            .where(audit.c.event.in_(["refused", "blocked"]))
+            .where(audit.c.event.in_(events), audit.c.reason != "hedge_lost")
             .where(_given(intent.c.run, run), _given(intent.c.namespace, namespace))
             .order_by(audit.c.id.desc())
             .limit(limit)
@@ -164,7 +181,7 @@ def _given(column: Any, wanted: str | None) -> Condition:
 
 
 def _how_many(outcome: OutcomeState) -> ColumnElement[Any]:
-    return func.sum(case((intent.c.outcome == outcome.value, 1), else_=0)).label(outcome.value)
+    return func.sum(case((_IS_INTENT & (intent.c.outcome == outcome.value), 1), else_=0)).label(outcome.value)
 
 
 def _named(text: str) -> tuple[Select[Any], ...]:
@@ -193,6 +210,7 @@ def _run(row: Columns) -> RunRecord:
         began_at=reading.instant(row["began_at"]),
         last_at=reading.instant(row["last_at"]),
         intents=int(row["intents"]),
+        not_fetched=int(row["not_fetched"]),
         applied=int(row["applied"]),
         not_applied=int(row["not_applied"]),
         unknown=int(row["unknown"]),

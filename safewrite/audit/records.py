@@ -72,6 +72,8 @@ class RunRecord(Record):
     """When the newest row of any of its intents was recorded."""
     intents: int
     """How many intents it has."""
+    not_fetched: int
+    """How many reads brought nothing, or only a part."""
     applied: int
     """How many of them are applied."""
     not_applied: int
@@ -286,12 +288,12 @@ class OpenRecord(About):
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord(About):
-    """One call that was refused, or held back by another intent with the same wish."""
+    """One call that was refused, held back by another intent with the same wish, or, of a reading tool, in vain."""
 
     at: datetime
     """When it was refused."""
     event: str
-    """`refused` or `blocked`."""
+    """`refused` or `blocked`; `missed`: a read brought nothing, or only a part."""
     reason: str
     """Why, as a stable code."""
     happened: str

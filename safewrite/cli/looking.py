@@ -51,7 +51,7 @@ def run(
     as_json: AsJson = False,
     no_color: NoColor = False,
 ) -> None:
-    """Show the intents of a run in order, with their attempts.
+    """Show the intents of a run in order, with their attempts, and what its reads did not fetch.
 
     `--json` adds their rows.
     """
@@ -60,14 +60,16 @@ def run(
     given = session(context, url, as_json=as_json, no_color=no_color)
     with existing(given.url) as ledger:
         found = Audit(ledger).run(run, namespace=namespace)
-    if not found:
+        missed = Audit(ledger).not_fetched(run=run, namespace=namespace)[::-1]
+    if not found and not missed:
         raise Stop(
             f"There is no run `{run}` in the ledger. `safewrite runs` lists those that are.", Exit.USAGE
         )
     if as_json:
-        given.output.document({"run": run, "intents": _dicts(found)})
+        given.output.document({"run": run, "intents": _dicts(found), "not_fetched": _dicts(missed)})
         return
     views.run(given.output, found)
+    given.output.lines(*(f"Not fetched: {views.read(one)}" for one in missed))
 
 
 def show(

@@ -11,7 +11,14 @@ from safewrite.cli.output import INTENT, Output, clean, moment
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from safewrite.audit.records import AttemptRecord, IntentRecord, OpenRecord, RowRecord, RunRecord
+    from safewrite.audit.records import (
+        AttemptRecord,
+        IntentRecord,
+        OpenRecord,
+        RefusedRecord,
+        RowRecord,
+        RunRecord,
+    )
     from safewrite.recovery import Found
     from safewrite.settings import Setting
 
@@ -47,10 +54,10 @@ def _named(tool: str, about: str, key: str) -> list[str]:
 
 def runs(output: Output, found: Sequence[RunRecord]) -> None:
     """Lay out runs in numbers."""
-    numbers = ("intents", "applied", "not applied", "unknown", "attempts", "alarms")
+    numbers = ("intents", "applied", "not applied", "unknown", "attempts", "alarms", "not fetched")
 
     def counted(r: RunRecord) -> tuple[int, ...]:
-        return r.intents, r.applied, r.not_applied, r.unknown, r.attempts, r.alarms
+        return r.intents, r.applied, r.not_applied, r.unknown, r.attempts, r.alarms, r.not_fetched
 
     if output.rich:
         output.table(
@@ -78,6 +85,11 @@ def run(output: Output, found: Sequence[IntentRecord]) -> None:
         ("turn", "tool", "target", "outcome", "attempts", "summary", "key"),
         [(i.turn, i.tool, target(i.target), words(i.outcome), _attempts(i), i.summary, i.key) for i in found],
     )
+
+
+def read(of: RefusedRecord) -> str:
+    """Return what a read did not fetch, and the key under which that is noted."""
+    return clean(f"{of.tool} {target(of.target)}: {of.happened} [{of.key}]")
 
 
 def _attempts(i: IntentRecord) -> list[str]:

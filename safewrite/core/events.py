@@ -266,6 +266,19 @@ class Alarmed:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A reading tool did not bring what it was asked for, or lost a copy: no evidence about any write."""
+
+    reason: str
+    sent: int = 0
+    """How many copies were sent."""
+    reached: str = ""
+    """How far a listing came."""
+    part: bool = False
+    """Its caller got a part."""
+
+
 Fact = (
     Asked
     | Claimed
@@ -281,6 +294,7 @@ Fact = (
     | Delivered
     | Resolved
     | Alarmed
+    | Missed
 )
 
 

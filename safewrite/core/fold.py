@@ -22,6 +22,7 @@ from safewrite.core.events import (
     Fenced,
     GaveUp,
     Gone,
+    Missed,
     Moment,
     OutcomeState,
     Promises,
@@ -207,7 +208,7 @@ def _resolved(s: State, f: Resolved, _: Event) -> State:
     return _refold(_each_not(s, s.epoch, "person", "person"))
 
 
-def _noted(s: State, _: Refused | Blocked | Answered | Alarmed, __: Event) -> State:
+def _noted(s: State, _: Refused | Blocked | Answered | Alarmed | Missed, __: Event) -> State:
     return s
 
 
@@ -335,4 +336,5 @@ _FOLDS: dict[type, Callable[[State, Any, Event], State]] = {
     Delivered: _delivered,
     Resolved: _resolved,
     Alarmed: _noted,
+    Missed: _noted,
 }

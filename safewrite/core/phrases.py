@@ -33,6 +33,7 @@ from safewrite.core.events import (
     Fenced,
     GaveUp,
     Gone,
+    Missed,
     OutcomeState,
     ReadEnded,
     Refused,
@@ -96,8 +97,10 @@ CODES: Final[Mapping[str, str]] = {
     "interrupted_before_start": "The program was interrupted before the body began.",
     "key_burnt": "The dependency replays an error under the key.",
     "key_expired": "The dependency may have forgotten the key by then.",
+    "hedge_lost": "Another copy of the read answered first.",
     "lease_lost": "The lease had run out before the body began.",
     "ledger_unavailable": "The ledger could not be written.",
+    "limiter_full": "As many calls as the dependency is to have at once were under way.",
     "no_candidate": "Every object that was found is another intent's, by its own reply or key.",
     "no_reconcile": "There is no reconcile function to ask.",
     "no_thread_in_time": "No thread began the body in time.",
@@ -114,6 +117,7 @@ CODES: Final[Mapping[str, str]] = {
     "read_returned_nothing": "The read returned nothing.",
     "redacted_argument": "An argument was redacted, so it cannot be sent from the record.",
     "retry_after_beyond_deadline": "The dependency asked for a wait beyond the deadline.",
+    "retry_budget_spent": "The dependency's retry budget was spent, so it was not sent again.",
     "same_wish": "Another intent with the same wish was applied.",
     "same_wish_open": "Another intent with the same wish is open.",
     "same_wish_other_content": "Another intent with the same wish was applied, with other arguments.",
@@ -254,6 +258,16 @@ def _alarmed(fact: Alarmed) -> str:
     return f"Alarm `{fact.kind}`: {fact.detail}." if fact.detail else f"Alarm `{fact.kind}`."
 
 
+def missed(fact: Missed) -> str:
+    """Return what was not fetched, in sentences."""
+    sent = f"after {counted(fact.sent, 'request')}" if fact.sent else "and sent nothing"
+    what = "brought only a part" if fact.part else "brought nothing"
+    if fact.reason == "hedge_lost":
+        what = "was answered"
+    reached = f"It had reached {fact.reached}." if fact.reached else ""
+    return _joined(f"A read {what}, {sent} (`{fact.reason}`).", explain(fact.reason), reached)
+
+
 _TOLD: dict[type, Callable[[Any], str]] = {
     Asked: lambda _: "A call asked what to do.",
     Claimed: _claimed,
@@ -266,6 +280,7 @@ _TOLD: dict[type, Callable[[Any], str]] = {
     Delivered: _delivered,
     Resolved: _resolved,
     Alarmed: _alarmed,
+    Missed: missed,
 }
 """How each fact is told that needs no more than itself."""
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import inf
 
 from safewrite.core.commands import Command
-from safewrite.core.events import Event, Moment, OutcomeState, Promises, Refused
+from safewrite.core.events import Event, Missed, Moment, OutcomeState, Promises, Refused
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import refold
-from safewrite.core.phrases import EVIDENCE, OUTCOMES, counted, decided, explain, happened, seconds
+from safewrite.core.phrases import EVIDENCE, OUTCOMES, counted, decided, explain, happened, missed, seconds
 from safewrite.core.rules import RULES
 from safewrite.core.state import State
 
@@ -86,16 +86,19 @@ def tell(rows: Iterable[Row], now: Moment | None = None) -> Story:
     `now` is the instant for which it is told whether an attempt may still take effect; default: that of the newest
     row.  Never fails: a row that cannot follow on those before it is told as such, and changes nothing.
     """
-    state, promises, lines, at, refused = State(), Promises(), [], now, ""
+    state, promises, lines, at, refused, read = State(), Promises(), [], now, "", None
     for row in rows:
         line, state = _line(row, state)
         lines.append(line)
         promises = _promises(row.event) or promises
         at = now or row.event.at
         refused = row.event.fact.reason if isinstance(row.event.fact, Refused) else refused
+        read = row.event.fact if isinstance(row.event.fact, Missed) else read
     settles_in = None if at is None else _finite(state.settles_in(promises, at))
     settles_in = 0.0 if at is None else settles_in
     settling = _settling(state, promises, settles_in)
+    if read is not None:
+        return Story(tuple(lines), missed(read), state, promises, 0.0, "A read changes nothing.")
     story = Story(tuple(lines), "", state, promises, settles_in, settling)
     return Story(story.lines, _summary(story, refused), state, promises, settles_in, settling)
 

@@ -35,6 +35,7 @@ FACTS: dict[str, type] = {
     "delivered": events.Delivered,
     "resolved": events.Resolved,
     "alarmed": events.Alarmed,
+    "missed": events.Missed,
 }
 COMMANDS: dict[str, type] = {
     "send": commands.Send,

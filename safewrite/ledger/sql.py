@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -209,6 +210,17 @@ class Ledger:
         event, kept = judged(unit, intent, event, contents or {}, candidates, meta.dependency)
         alarms = claim(unit, intent, event, candidates, meta.dependency, now)
         return append(unit, intent, event, meta, kept, now, alarms=alarms)
+
+    def noting(self, identity: Identity, event: Event, meta: Meta, contents: Contents) -> Order[Appended]:
+        """Order that a fact is noted under a key of its own: of a read, which is no intent."""
+        now = self._now()
+        fresh = unwritten(identity, {}, os.urandom(16), now)
+
+        def write(unit: Unit) -> tuple[Appended, Proof | None]:
+            appended = append(unit, fresh, event, meta, contents, now)
+            return appended, appended.proof
+
+        return Order(self._store, None, write, partial(_unavailable, what="a read could not be noted"))
 
     # Looking up --------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from safewrite.core.events import (
 )
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
+from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
 from safewrite.errors import LedgerUnavailable
 from safewrite.ledger.codec import decode_arguments
@@ -45,6 +46,7 @@ from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.shell import process
 from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
+from safewrite.shell.pressure import FREE, Seat, pressure_of
 from safewrite.shell.reply import Reply, passes_through, read_error, read_value, seen
 from safewrite.shell.secrets import Secrets
 from safewrite.shell.steps import Steps
@@ -80,7 +82,7 @@ def new_call() -> str:
 
 
 class _NoPlace(Exception):
-    """Every thread for bodies is taken."""
+    """Nothing may be sent now; the message is the code that says why."""
 
 
 class Host(Protocol):
@@ -147,6 +149,10 @@ class Job:
     """What the newest reconciling read was given."""
     place: bool = False
     """A place in the pool is reserved for the next body."""
+    seats: dict[int, Seat] = field(default_factory=dict)
+    """Leave to send, by attempt, until it is given back."""
+    sent: int = 0
+    """Bodies that began."""
     recorded: bool = True
     failure: BaseException | None = None
     """What kept this call from the ledger."""
@@ -231,8 +237,8 @@ class Job:
         call, ticket = self.facts(at), replace(self.ticket, claim=self.claim)
         try:
             came: Appended = yield self.ledger.asking(ticket, call, at, self.meta)
-        except _NoPlace:
-            call = replace(call, refusal="pool_exhausted")
+        except _NoPlace as refused:
+            call = replace(call, refusal=str(refused))
             came = yield self.ledger.asking(ticket, call, at, self.meta)
         self.intent, command = came.intent, came.command
         for other in self._owners():
@@ -265,13 +271,20 @@ class Job:
     def claim(self, number: int, call: Call, at: Moment) -> Claimed:
         """Return the fact that claims attempt `number`, and make the attempt that its body will be given.
 
-        A body that needs a thread needs a place for it first: without one nothing is claimed.
+        A body that needs a thread needs a place for it first, and every one leave from its dependency's budget,
+        breaker and limit: without them nothing is claimed.
         """
         o = self.limits
         if o.threaded and not self.place:
             self.place = self.pool.reserve()
             if not self.place:
-                raise _NoPlace
+                raise _NoPlace("pool_exhausted")
+        if number not in self.seats:
+            most = self.tool.dependency.max_concurrency
+            seat = pressure_of(self.tool.system).enter(most, further=self.sent > 0)
+            if isinstance(seat, str):
+                raise _NoPlace(seat)
+            self.seats[number] = seat
         reserve = reserve_of(call.left, reads=call.reads, share=o.share, floor=o.reserve_floor)
         limit = attempt_limit(call.left, o.timeout, reserve)
         self.attempt = Attempt(
@@ -334,6 +347,7 @@ class Job:
         """Return the body of the current attempt, and the context that it runs in."""
         assert self.attempt is not None
         attempt, tool = self.attempt, self.tool
+        self.sent += 1
         arguments = self._first_arguments()
         if tool.attempt_parameter is not None:
             arguments[tool.attempt_parameter] = attempt
@@ -363,6 +377,7 @@ class Job:
 
     def withheld(self, number: int, reason: str, *, over: bool = False) -> Steps[Command]:
         """Record that the body of an attempt never ran."""
+        self.seats.pop(number, FREE).unsent()
         return self.record(Withheld(number, reason), over=over)
 
     def ended(
@@ -387,6 +402,7 @@ class Job:
             reply = read_error(error, reading, now.unix)
         if not reply.finding.reason.isidentifier():  # words of the tool's author, not a code of ours
             reply = replace(reply, finding=replace(reply.finding, reason=self._code(reply.finding.reason)))
+        self._give_back(attempt, reply.finding, now.ticks)
         contents = self._value(reply.value) if reply.finding.outcome is OutcomeState.APPLIED else {}
         if error is not None:
             told = "\n".join(filter(None, (cut and attempt.cut, describe(error))))
@@ -412,8 +428,21 @@ class Job:
 
     def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Steps[Command]:
         """Record that nobody waits any more for a body that goes on."""
+        ours = reason not in ("timeout", "idle")
+        until = self._quiet_at(attempt, clock().now().ticks)
+        self.seats.get(attempt.number, FREE).gave_up(until, healthy=None if ours else False)
         fact = GaveUp(attempt.number, reason, attempt.key_read, attempt.deadline_read)
         return self.record(fact, {"evidence": attempt.cut} if attempt.cut else None, over=over)
+
+    def _give_back(self, attempt: Attempt, found: Finding, now: float) -> None:
+        seat = self.seats.pop(attempt.number, FREE)
+        if found.reason in LOCAL:
+            seat.unsent()
+        else:
+            seat.ended(healthy(found), self._quiet_at(attempt, now) if silent(found) else 0.0)
+
+    def _quiet_at(self, attempt: Attempt, now: float) -> float:
+        return quiet_at(self.promises, now, attempt.end, deadline_carried=attempt.deadline_read)
 
     def late(self, attempt: Attempt, value: object, error: BaseException | None) -> Steps[Command]:
         """Record the end of a body that was given up: evidence, never this call's result."""
@@ -442,6 +471,7 @@ class Job:
                 key=self.ticket.identity.key,
                 end=start.at.ticks + start.limit,
                 deadline_at=start.at.unix + start.limit,
+                role="reconcile",
             )
             self.reader = available["attempt"]
             self.reader.reads = True
@@ -566,6 +596,8 @@ class Job:
         if self.place:
             self.place = False
             self.pool.release()
+        for seat in self.seats.values():
+            seat.unsent()  # those that a claim was asked for and not made; the others were told already
 
 
 def _type_of(error: BaseException | None) -> str | None:

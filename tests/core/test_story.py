@@ -26,6 +26,7 @@ from safewrite.core.events import (
     Finding,
     GaveUp,
     Gone,
+    Missed,
     Moment,
     OutcomeState,
     Promises,
@@ -225,6 +226,20 @@ PLACE = {
     ),
     "resolved, without a note": ([CLAIM, Resolved(False, "Ada")], "Ada said that it was not applied."),
     "alarmed": ([Alarmed("two_effects", "attempts 1 and 2")], "Alarm `two_effects`: attempts 1 and 2."),
+    "missed": (
+        [Missed("read_timeout", 2, "page 7")],
+        ("A read brought nothing, after 2 requests (`read_timeout`). No answer came in time; the request may have "
+        "arrived whole. It had reached page 7."),
+    ),
+    "missed, refused": (
+        [Missed("breaker_open")],
+        "A read brought nothing, and sent nothing (`breaker_open`). The dependency is being spared.",
+    ),
+    "missed, a part": ([Missed("cut", 1, part=True)], "A read brought only a part, after 1 request (`cut`)."),
+    "missed, a copy": (
+        [Missed("hedge_lost", 2)],
+        "A read was answered, after 2 requests (`hedge_lost`). Another copy of the read answered first.",
+    ),
     "alarmed, without detail": ([Alarmed("two_effects")], "Alarm `two_effects`."),
 }  # fmt: skip
 

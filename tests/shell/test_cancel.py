@@ -18,6 +18,7 @@ from tenacity import wait_fixed
 import safewrite
 from safewrite import Applied, Attempt, NotApplied, Outcome, OutcomeUnknown, SafeWrite
 from safewrite.core.events import OutcomeState
+from safewrite.shell import pressure
 from tests.shell.conftest import SETTLES, attempts, eventually
 from tests.shell.remote import HANG, LATE, LOSE, REFUSE, Remote, Step
 
@@ -417,6 +418,7 @@ def test_interrupted_at_any_line_of_ours_the_next_call_answers_right(
         target = f"sub_{at}"
         if step is not None:
             remote.next(step)
+        pressure.forget()  # each of these calls is another process's
         struck, raised = interrupt_at(at, lambda target=target: cancel(target))
         assert raised == struck
         remote._steps.clear()
