@@ -92,7 +92,7 @@ class Reader:
 def reader(of: Reader) -> Read[Any, Any]:
     """Return the function that stands in the place of the decorated one."""
     made = _made(of, of.tool.hints_as_written, lambda value, _: value, reports=False)
-    made.fn, made.tool = of.tool.fn, of.tool
+    made.fn, made.reading_tool = of.tool.fn, of.tool
     made.as_tool = lambda: _as_tool(of)
     return cast("Read[Any, Any]", made)
 

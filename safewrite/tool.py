@@ -286,7 +286,7 @@ def declare(fn: Callable[..., Any], options: Options, place: types.FrameType | N
         raise ConfigurationError(f"`{mark}` stands above `@{kind}`. Write `@{kind}` above `{mark}`.")
     if not inspect.isroutine(fn):
         raise ConfigurationError(f"`{mark}` decorates functions; it got {fn!r}.")
-    if isinstance(getattr(fn, "tool", None), Tool):
+    if isinstance(getattr(fn, "tool", getattr(fn, "reading_tool", None)), Tool):
         raise ConfigurationError(f"`{mark}` got `{fn.__qualname__}`, which is guarded already.")
     name = options.name if options.name is not None else fn.__qualname__
     if not isinstance(name, str) or not name.strip():

@@ -758,7 +758,7 @@ def test_a_full_pool_refuses_reads(
         return customer
 
     for _ in range(numbers.SAMPLES):
-        pressure.pressure_of("crm").took(get.tool.name, 1.0)  # type: ignore[attr-defined]
+        pressure.pressure_of("crm").took(get.reading_tool.name, 1.0)  # type: ignore[attr-defined]
     held = reads.shell.start(get, "cus_1")
     assert started.wait(10)
     assert reads.fails(get, "cus_2").reason == "pool_exhausted"
