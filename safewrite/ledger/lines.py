@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import waiting
+from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
 from safewrite.core.events import Moment
@@ -41,6 +42,12 @@ class Limited(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.cursor_factory = psycopg.ClientCursor
+        self._literals = Transformer(self)
+
+    def written_out(self, text: str, values: tuple[Any, ...]) -> bytes:
+        """Return a statement with its values in it.  psycopg's own way takes long texts apart anew each time."""
+        literal = self._literals.as_literal
+        return text.encode() % tuple(b"NULL" if value is None else literal(value) for value in values)
 
     def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:  # noqa: ARG002
         """Carry out what psycopg does on the wire; give the connection up where that takes too long."""
@@ -90,6 +97,8 @@ class Leg(Unit):
     opening: str = ""
     eager: bool = False
     """Send what `write` is given at once, and look at what came of it."""
+    prepared: bool = False
+    """Send the names of statements that are prepared on this line, not their texts."""
     committing: bool = False
     """The commit is under way, or was when the connection was lost."""
     begun: bool = False
@@ -98,7 +107,7 @@ class Leg(Unit):
 
     def execute(self, statement: Statement, parameters: Columns) -> Any:
         """Run a statement; return the driver's cursor with its result."""
-        return self._send(statement.text, statement.places(parameters))
+        return self._send(statement, statement.places(parameters))
 
     def write(
         self, intent: Columns, rows: Sequence[Columns], contents: Sequence[Columns], *, new: bool
@@ -136,18 +145,20 @@ class Leg(Unit):
             statement, given, new = self._last
             # In one message where it cannot miss, or there is nothing else to be taken back if it does.
             whole = new or not self.begun
-            if not self._send(statement.text, statement.places(given), commit=whole).fetchall():
+            if not self._send(statement, statement.places(given), commit=whole).fetchall():
                 return False
             if whole:
                 return True
         if self.begun:
-            self._send("", (), commit=True)
+            self._send(None, (), commit=True)
         return True
 
-    def _send(self, text: str, values: tuple[Any, ...], *, commit: bool = False) -> Any:
+    def _send(self, statement: Statement | None, values: tuple[Any, ...], *, commit: bool = False) -> Any:
+        text = "" if statement is None else (self.prepared and statement.execute) or statement.text
         before = self.opening if not self.begun else ""
         self.committing = commit
-        cursor = self.line.execute(f"{before}{text}{'; COMMIT' if commit else ''}", values)
+        whole = f"{before}{text}{'; COMMIT' if commit else ''}"
+        cursor = self.line.execute(self.line.written_out(whole, values))
         if before:
             self.begun = True
             for _ in range(_SETTINGS):

@@ -56,6 +56,8 @@ class Pool:
         self._wait = wait
         self._check = check
         self._closed = False
+        self._prepares = True
+        """Until a server turns out not to keep what was prepared on a line."""
         self._processes: dict[int, _Lines] = {}
 
     # Writing -----------------------------------------------------------------------------------------------------
@@ -80,7 +82,8 @@ class Pool:
                         return done[0]
                 eager = True  # it was taken to move the intent on, and did not
             except self._database.errors as error:
-                reason, again = self._database.reason(error), self._database.beaten(error)
+                reason = self._database.reason(error)
+                again = self._database.beaten(error) or self._forgotten(leg, error)
                 if reason == "ledger_unreachable" and leg is not None:
                     if done is not None and leg.committing and self._landed(own, opening, done[1]):
                         return done[0]
@@ -126,18 +129,29 @@ class Pool:
         """
         own = self._own()
         opening = self._database.opening(()) if long else ""
-        try:
-            with self._line(own, own.aside if long else own.places) as line:
-                return query(self._leg(line, opening, eager=True))
-        except self._database.errors as error:
-            raise Trouble(self._database.reason(error)) from error
+        while True:
+            leg: Leg | None = None
+            try:
+                with self._line(own, own.aside if long else own.places) as line:
+                    leg = self._leg(line, opening, eager=True)
+                    return query(leg)
+            except self._database.errors as error:
+                if not self._forgotten(leg, error):
+                    raise Trouble(self._database.reason(error)) from error
 
     # Lines -------------------------------------------------------------------------------------------------------
 
     def _leg(self, line: Limited, opening: str, eager: bool) -> Leg:
         # psycopg takes literal texts only; ours are compiled once, from the statements.
         connection: Any = line
-        return Leg(connection, self._database.sql, self._database.stamp, line, opening, eager)
+        sql, stamp = self._database.sql, self._database.stamp
+        return Leg(connection, sql, stamp, line, opening, eager, prepared=self._prepares)
+
+    def _forgotten(self, leg: Leg | None, error: BaseException) -> bool:
+        """Whether a leg failed for what it had prepared, behind a pooler for instance: from now on nothing is."""
+        found = leg is not None and leg.prepared and getattr(error, "sqlstate", None) in ("26000", "0A000")
+        self._prepares = self._prepares and not found
+        return found
 
     def _own(self) -> _Lines:
         """Return what this process has open.  What a parent has stays referred to here, and is never closed here."""
@@ -184,6 +198,8 @@ class Pool:
             if not own.checked:
                 self._check(self._database, line, self._wait)
                 own.checked = True
+            if self._prepares:
+                self._prepares = self._database.prepare(line)
         except BaseException:
             line.close()
             raise

@@ -1,7 +1,8 @@
 """PostgreSQL: how it is reached, what a unit of writing begins with, and what its errors mean.
 
-Nothing stays set on a connection between two transactions, so that a pooler may give each to another server process:
-no `SET` of the session, no prepared statement, no lock beyond a transaction.
+Nothing that is needed stays set on a connection between two transactions, so that a pooler may give each to another
+server process: no `SET` of the session, no lock beyond a transaction.  Statements are prepared, for to plan them takes
+longer than to carry them out; where a server process does not know them, they are sent whole from then on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from sqlalchemy.engine import URL, Dialect
 from sqlalchemy.pool import NullPool
 
 from safewrite.errors import ConfigurationError
-from safewrite.ledger.statements import CLOCK, VERSION_TABLE, Statement, Statements, bound, statements
+from safewrite.ledger.statements import (
+    CLOCK,
+    PREPARED,
+    VERSION_TABLE,
+    Statement,
+    Statements,
+    bound,
+    statements,
+)
 from safewrite.ledger.tables import metadata
 from safewrite.ledger.texts import stamp
 from safewrite.ledger.units import Hold, Trouble
@@ -102,7 +111,6 @@ class PostgreSQL:
         self.limit = busy_timeout + statement_timeout + _SLACK
         self.timeout = _milliseconds(statement_timeout)
         self._lock_timeout = _milliseconds(busy_timeout)
-        self._patience = connect_timeout
         self._open = lines.Limited.connect
         self._arguments = {
             "application_name": "safewrite",
@@ -171,6 +179,14 @@ class PostgreSQL:
         if found:
             lacks = ", ".join(f"{right} on `{table}`" for table, right in found)
             raise self._refused(_DENIED, f"the role `{raw.info.user}` lacks {lacks}")
+
+    def prepare(self, raw: Limited) -> bool:
+        """Prepare what every call sends; return whether that could be done."""
+        try:
+            raw.execute("; ".join(getattr(self.sql, name).prepare for name in PREPARED).encode())
+        except self.errors:  # they are there: a pooler lent this server process before
+            return False
+        return True
 
     def check_path(self) -> None:
         """There is none."""

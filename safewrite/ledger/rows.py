@@ -91,11 +91,6 @@ def command_json(command: Command) -> Json:
     return {"command": _COMMAND_NAMES[type(command)], "decision": decision}
 
 
-def encode_event(event: Event) -> str:
-    """Return an event as JSON text.  Reversed by `decode_event`."""
-    return dumps(event_json(event))
-
-
 def _pack(value: Any) -> Json:
     packed: Json = {}
     kind: Any = type(value)
@@ -138,7 +133,7 @@ def _pack_moment(value: Moment) -> list[Any]:
 
 
 def decode_event(text: str) -> Event:
-    """Return the event in a row's body, or in what `encode_event` wrote.
+    """Return the event in a row's body, or in what `event_json` made.
 
     Raises `SchemaOutdated` for what a newer version has written, and `Unreadable` for what none has.
     """

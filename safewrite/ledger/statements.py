@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    Boolean,
     Column,
     ColumnElement,
+    DateTime,
+    Integer,
     MetaData,
+    String,
     Table,
+    Text,
     and_,
     bindparam,
     case,
@@ -67,6 +73,11 @@ PROJECTION = (
 )
 """The columns of an intent's row that every new audit row sets anew."""
 
+PREPARED = ("by_key", "look", "create", "advance", "create_keeping", "advance_keeping", "bodies")
+"""What every call sends.  To plan one of these takes a server longer than to carry it out."""
+
+_TYPES = {Boolean: "boolean", DateTime: "timestamptz", Integer: "bigint", String: "text", Text: "text"}
+
 
 class Statement(NamedTuple):
     """A statement as a driver takes it."""
@@ -74,6 +85,10 @@ class Statement(NamedTuple):
     text: str
     places: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     """Takes the parameters by name; returns them in the order of their places in the text."""
+    prepare: str = ""
+    """PostgreSQL: prepares it on a connection, if it is one of `PREPARED`."""
+    execute: str = ""
+    """Stands for the text on a connection where it is prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +162,11 @@ def statements(dialect: Dialect, schema: str | None = None) -> Statements:
         "version": select(_VERSION.c.version_num),
         "schema": _schema(),
     }
+    prepared = PREPARED if dialect.name == "postgresql" else ()
     compiled: dict[str, Any] = {
-        name: None if statement is None else _compiled(statement, dialect, schema)
+        name: statement
+        if statement is None
+        else _compiled(statement, dialect, schema, prepared=name in prepared)
         for name, statement in texts.items()
     }
     return Statements(**compiled)
@@ -169,16 +187,24 @@ def _translated(schema: str | None) -> dict[str, Any]:
     return {"schema_translate_map": {None: schema}, "render_schema_translate": True}
 
 
-def _compiled(statement: Any, dialect: Dialect, schema: str | None) -> Statement:
+def _compiled(statement: Any, dialect: Dialect, schema: str | None, *, prepared: bool) -> Statement:
     compiled = statement.compile(dialect=dialect, **_translated(schema))
-    names: list[str] = list(compiled.positiontup)
+    text, names = str(compiled), list[str](compiled.positiontup)
+    places: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     match names:
         case []:
-            return Statement(str(compiled), lambda _: ())
+            places = lambda _: ()  # noqa: E731
         case [name]:
-            return Statement(str(compiled), lambda given: (given[name],))
+            places = lambda given: (given[name],)  # noqa: E731
         case _:
-            return Statement(str(compiled), itemgetter(*names))
+            places = itemgetter(*names)
+    if not prepared:
+        return Statement(text, places)
+    own = f"safewrite_{sha256(text.encode()).hexdigest()[:24]}"  # the same name is the same statement
+    types = ", ".join(_TYPES.get(compiled.binds[name].type._type_affinity, "unknown") for name in names)
+    numbered = text % tuple(f"${n}" for n in range(1, len(names) + 1))
+    given = ", ".join(["%s"] * len(names))
+    return Statement(text, places, f"PREPARE {own} ({types}) AS {numbered}", f"EXECUTE {own} ({given})")
 
 
 def _same(column: Any, name: str | None = None) -> Any:

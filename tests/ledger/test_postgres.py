@@ -25,6 +25,7 @@ from safewrite.ledger.lines import Leg
 from safewrite.ledger.model import Candidates
 from safewrite.ledger.postgres import PostgreSQL
 from safewrite.ledger.sql import Ledger
+from safewrite.ledger.statements import PREPARED
 from safewrite.ledger.units import Hold
 from tests.ledger.driver import APPLIED, UNKNOWN, Caller, moment
 from tests.ledger.faults import in_child
@@ -816,6 +817,36 @@ def test_an_interrupt_leaves_a_ledger_that_works(caller: Caller, interrupt: type
     caller.write()
 
 
+def test_what_every_call_sends_is_planned_once(caller: Caller) -> None:
+    """The server keeps those statements for a line: a claim, an outcome, a replay and a look run by their names."""
+    caller.write()
+    caller.ask()
+    line = caller.ledger._store._own().idle[-1]  # type: ignore[union-attr]
+    counts = "SELECT count(*), sum(generic_plans + custom_plans) FROM pg_prepared_statements"
+    ((known, used),) = line.execute(counts).fetchall()
+    assert known == len(PREPARED)
+    assert used >= 5
+    assert not caller.ledger._database.prepare(line)  # type: ignore[attr-defined]  # lent before: it says so
+
+
+@pytest.mark.parametrize("step", ["look", "claim", "record"])
+def test_a_line_that_forgets_what_was_prepared_costs_one_more_message(caller: Caller, step: str) -> None:
+    """A pooler cleared it between two transactions: the unit is sent again as a whole, once, and nothing twice."""
+    intent, _ = caller(turn="0", target='"0"').ask()
+    line = caller.ledger._store._own().idle[-1]  # type: ignore[union-attr]
+    if step == "claim":
+        asked = caller.ledger._store.read
+        caller.ledger._store.read = lambda query, long=False: (asked(query), line.execute("DISCARD ALL"))[0]  # type: ignore[method-assign]
+        caller.write()
+    else:
+        line.execute("DISCARD ALL")
+        if step == "record":
+            caller(turn="0", target='"0"').tell(intent, Ended(1, APPLIED))
+        assert caller.ledger.find(intent.identity.key) is not None
+    assert caller.ledger.verify(intent.id) == ()
+    assert not caller.ledger._store._prepares  # type: ignore[union-attr]
+
+
 def test_a_pooler_may_change_the_connection_between_transactions(
     caller: Caller, postgres_ledger_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -850,5 +881,6 @@ def test_a_pooler_may_change_the_connection_between_transactions(
         caller(turn=str(n), target=f'"{n}"').tell(intent, Ended(1, APPLIED))
         assert caller.ledger.verify(intent.id) == ()
     assert len(used) == 3
+    assert not caller.ledger._store._prepares  # type: ignore[union-attr]  # seen, and no longer tried
     for other in others:
         other.close()
