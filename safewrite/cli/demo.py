@@ -82,10 +82,9 @@ def check(folder: Path) -> None:
 
 def show(scenarios: Sequence[Scenario], output: Output, keep: Path | None = None) -> Exit:
     """Perform, print, keep, and return the exit code.  Raises `Stop` where a process cannot be started."""
+    from safewrite.cli import performance as report
     from safewrite.demo.performance import perform
-    from safewrite.demo.report import Report
 
-    report = Report(output.console, tables=output.rich)
     try:
         with (
             termination_interrupts(),
@@ -93,13 +92,13 @@ def show(scenarios: Sequence[Scenario], output: Output, keep: Path | None = None
             _progress(output).status("", spinner="line") as status,
         ):
             if not output.as_json:
-                report.begins(len(scenarios))
+                report.begins(output, len(scenarios))
 
             def watch(scenario: Scenario, result: Result | None) -> None:
                 if result is None:
                     status.update(f"{scenario.name} ...")
                 elif not output.as_json:
-                    report.ended(result)
+                    report.ended(output, result)
 
             performance = perform(folder, scenarios, watch)
             status.update("")
@@ -114,9 +113,9 @@ def show(scenarios: Sequence[Scenario], output: Output, keep: Path | None = None
     if output.as_json:
         output.document(performance.as_json())
     else:
-        report.whole(performance)
+        report.whole(output, performance)
         if keep is not None:
-            report.kept(keep, kept, performance)
+            report.kept(output, keep, kept, performance)
     return Exit.OK if performance.agrees else Exit.PROBLEM
 
 

@@ -21,6 +21,8 @@ STYLES: Mapping[str, str] = {
     "not applied": "yellow",
     "unknown": "bold red",
     "problem": "bold red",
+    "yes": "green",
+    "NO": "bold red",
 }
 """Words that stand out on a terminal, where a cell holds nothing else."""
 

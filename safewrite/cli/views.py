@@ -233,10 +233,7 @@ def _rows(output: Output, rows: Sequence[RowRecord]) -> None:
     if output.rich:
         for r in rows:
             by = f" by {r.person}" if r.person else ""
-            then = f"Then: {r.decided}. {_because(r)}" if r.decided else _because(r)
-            output.entry(
-                f"{r.sequence}  {moment(r.occurred_at)}  {r.event}{by}", [r.happened, f"{then} ({r.rule})"]
-            )
+            output.entry(f"{r.sequence}  {moment(r.occurred_at)}  {r.event}{by}", [r.happened, then(r)])
         return
     output.table(
         ("row", "at", "event", "what happened", "then", "rule", "because", "outcome", "by"),
@@ -246,6 +243,11 @@ def _rows(output: Output, rows: Sequence[RowRecord]) -> None:
             for r in rows
         ],
     )  # fmt: skip
+
+
+def then(r: RowRecord) -> str:
+    """Return what a row led to, and why."""
+    return f"Then: {r.decided}. {_because(r)} ({r.rule})" if r.decided else f"{_because(r)} ({r.rule})"
 
 
 def _because(r: RowRecord) -> str:

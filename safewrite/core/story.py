@@ -48,13 +48,6 @@ class Line:
     differs: str = ""
     """What the machine of today makes of the row, where that is something else; else empty."""
 
-    @property
-    def sentence(self) -> str:
-        """All of it, as one text."""
-        then = f"Then: {self.decided}. {self.because}" if self.decided else self.because
-        differs = f" Today: {self.differs}." if self.differs else ""
-        return f"{self.happened} {then} ({self.rule}){differs}"
-
 
 @dataclass(frozen=True, slots=True)
 class Story:

@@ -146,20 +146,8 @@ class Agent:
 
 def told(outcome: Outcome[Any], who: str, turn: int, seconds: float) -> Told:
     """Return what an outcome told its agent."""
-    return Told(
-        who,
-        turn,
-        outcome.state,
-        outcome.reason,
-        outcome.evidence,
-        outcome.attributable,
-        outcome.may_still_land,
-        outcome.sent,
-        outcome.replayed,
-        outcome.attempts,
-        outcome.key,
-        outcome.blocked_by_key,
-        outcome.trace,
-        round(seconds, 3),
-        outcome.error.for_model() if outcome.error is not None else outcome.for_model(),
-    )
+    same = ("state", "reason", "evidence", "attributable", "may_still_land", "sent", "replayed", "attempts", "key",
+            "blocked_by_key", "trace")  # fmt: skip
+    text = outcome.error.for_model() if outcome.error is not None else outcome.for_model()
+    about = {name: getattr(outcome, name) for name in same}
+    return Told(who=who, turn=turn, **about, seconds=round(seconds, 3), text=text)

@@ -9,8 +9,8 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from safewrite.audit.records import IntentRecord
 from safewrite.demo.agent import Told
-from safewrite.demo.record import Recorded
 from safewrite.demo.scenario import Scenario
 from safewrite.testing.effects import EffectRow, RequestRow
 
@@ -30,7 +30,7 @@ class Played:
     scenario: Scenario
     told: Sequence[Told]
     happened: Happened
-    records: Sequence[Recorded]
+    records: Sequence[IntentRecord]
     """The intents about the target, as the ledger has them."""
     claimed: Collection[str]
     """The ids of all attempts in the ledger."""

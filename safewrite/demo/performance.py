@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safewrite.audit.records import IntentRecord
 from safewrite.demo.agent import Told
 from safewrite.demo.judge import Happened, Played, problems
-from safewrite.demo.record import Recorded, attempt_ids, read, why
+from safewrite.demo.record import about, attempt_ids, read, why
 from safewrite.demo.scenario import Scenario
 from safewrite.demo.stage import Stage, stage
 from safewrite.dependency import Dependency
@@ -63,9 +64,9 @@ class Result:
         }
 
 
-def _why(told: Told, records: Sequence[Recorded]) -> dict[str, str | None]:
-    line = why(told, records)
-    return {"rule": line.rule if line else None, "because": line.because if line else None}
+def _why(told: Told, records: Sequence[IntentRecord]) -> dict[str, str | None]:
+    row = why(told, records)
+    return {"rule": row.rule if row else None, "because": row.because if row else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +75,13 @@ class Performance:
 
     run: str
     results: tuple[Result, ...]
-    records: tuple[Recorded, ...]
+    records: tuple[IntentRecord, ...]
     seconds: float
 
     @property
     def agrees(self) -> bool:
         """Whether both sides agree everywhere."""
         return all(result.agrees for result in self.results)
-
-    @property
-    def answers(self) -> int:
-        """How many answers were given."""
-        return sum(len(result.played.told) for result in self.results)
 
     def as_json(self) -> dict[str, Any]:
         """Return the one document that `--json` prints."""
@@ -94,7 +90,7 @@ class Performance:
             "run": self.run,
             "seconds": round(self.seconds, 3),
             "writes": [result.as_json() for result in self.results],
-            "audit": [record.as_json() for record in self.records],
+            "audit": [record.to_dict() for record in self.records],
         }
 
 
@@ -114,7 +110,7 @@ def perform(folder: Path, scenarios: Sequence[Scenario], watch: Watcher = lambda
             watch(scenario, _result(opened, *played[-1], read(folder, run)))
         records = read(folder, run)
         results = tuple(_result(opened, scenario, told, records) for scenario, told in played)
-    return Performance(run, results, tuple(records), time.monotonic() - began)
+    return Performance(run, results, records, time.monotonic() - began)
 
 
 def _play(opened: Stage, scenario: Scenario) -> list[Told]:
@@ -125,11 +121,11 @@ def _play(opened: Stage, scenario: Scenario) -> list[Told]:
     return scenario.play(opened, scenario)
 
 
-def _result(opened: Stage, scenario: Scenario, told: list[Told], records: list[Recorded]) -> Result:
-    about = opened.dependency.effects_log(scenario.target)
+def _result(opened: Stage, scenario: Scenario, told: list[Told], records: Sequence[IntentRecord]) -> Result:
+    effects = opened.dependency.effects_log(scenario.target)
     sent = [r for r in opened.dependency.requests(scenario.target) if r["method"] == "POST"]
-    own = [record for record in records if record.target == scenario.target]
-    played = Played(scenario, told, Happened(about, sent), own, frozenset(attempt_ids(records)))
+    own = about(records, scenario.target)
+    played = Played(scenario, told, Happened(effects, sent), own, attempt_ids(records))
     tool = opened.agent.sw.tools[scenario.tool]
     return Result(played, tool.dependency, "async" if tool.is_async else "plain", tuple(problems(played)))
 

@@ -29,7 +29,7 @@ TICKETS = Dependency("tickets", read_lag=0.0, clock_skew=0.1)
 LETTERS = Dependency("letters")
 """Promises nothing, and cannot be asked."""
 
-PAUSE = wait_fixed(0.1)
+ALIKE: dict[str, Any] = {"wait": wait_fixed(0.1), "free_text": ("note",)}
 PROMPT = 2.0
 """Seconds for an attempt of which an answer is expected."""
 SHORT = 0.4
@@ -54,50 +54,29 @@ def declare(sw: SafeWrite, http: httpx.Client, ahttp: Callable[[], httpx.AsyncCl
 
 
 def _billing(sw: SafeWrite, http: httpx.Client, ahttp: Callable[[], httpx.AsyncClient]) -> Tools:
-    @sw.write(
-        target="sub_id", name="cancel_subscription", dependency=BILLING, timeout=PROMPT, wait=PAUSE, free_text=("note",)
-    )  # fmt: skip
+    @sw.write(target="sub_id", name="cancel_subscription", dependency=BILLING, timeout=PROMPT, **ALIKE)
     async def cancel_subscription(sub_id: str, note: str, attempt: Attempt) -> Receipt:
         """Cancel a subscription: a tool that brings about a state."""
-        reply = await ahttp().post(
-            f"/subscriptions/{sub_id}/cancel",
-            json={"note": note},
-            headers=attempt.headers,
-            timeout=attempt.timeout,
-        )
-        return _receipt(reply)
+        return _receipt(await ahttp().post(f"/subscriptions/{sub_id}/cancel", **_sent(note, attempt)))
 
     @cancel_subscription.reconcile
     async def _(sub_id: str) -> GoalMet[Receipt] | GoalNotMet:
         found = _receipt(await ahttp().get(f"/subscriptions/{sub_id}"))
         return GoalMet(found) if found.state == "cancel" else GoalNotMet()
 
-    @sw.write(
-        target="card_id", name="charge_card", dependency=BILLING, timeout=PROMPT, wait=PAUSE, free_text=("note",)
-    )  # fmt: skip
+    @sw.write(target="card_id", name="charge_card", dependency=BILLING, timeout=PROMPT, **ALIKE)
     def charge_card(card_id: str, note: str, attempt: Attempt) -> Receipt:
         """Charge a card: nothing can be read, so sending again under the same key is the question."""
-        reply = http.post(
-            f"/cards/{card_id}/charge", json={"note": note}, headers=attempt.headers, timeout=attempt.timeout
-        )
-        return _receipt(reply)
+        return _receipt(http.post(f"/cards/{card_id}/charge", **_sent(note, attempt)))
 
     return {"cancel_subscription": cancel_subscription, "charge_card": charge_card}
 
 
 def _payments(sw: SafeWrite, http: httpx.Client, ahttp: Callable[[], httpx.AsyncClient]) -> Tools:
-    @sw.write(
-        target="payment_id", name="capture_payment", dependency=PAYMENTS, timeout=SHORT, wait=PAUSE, free_text=("note",)
-    )  # fmt: skip
+    @sw.write(target="payment_id", name="capture_payment", dependency=PAYMENTS, timeout=SHORT, **ALIKE)
     async def capture_payment(payment_id: str, note: str, attempt: Attempt) -> Receipt:
         """Capture a payment."""
-        reply = await ahttp().post(
-            f"/payments/{payment_id}/capture",
-            json={"note": note},
-            headers=attempt.headers,
-            timeout=attempt.timeout,
-        )
-        return _receipt(reply)
+        return _receipt(await ahttp().post(f"/payments/{payment_id}/capture", **_sent(note, attempt)))
 
     @capture_payment.reconcile
     async def _(payment_id: str, attempt: Attempt) -> Applied[Receipt] | NotApplied:
@@ -105,55 +84,41 @@ def _payments(sw: SafeWrite, http: httpx.Client, ahttp: Callable[[], httpx.Async
 
     def refund(payment_id: str, note: str, attempt: Attempt) -> Receipt:
         """Refund a payment."""
-        reply = http.post(
-            f"/payments/{payment_id}/refund", json={"note": note}, headers=attempt.headers, timeout=attempt.timeout
-        )  # fmt: skip
-        return _receipt(reply)
+        return _receipt(http.post(f"/payments/{payment_id}/refund", **_sent(note, attempt)))
 
     def refunded(payment_id: str, attempt: Attempt) -> Applied[Receipt] | NotApplied:
         return _by_key(http.get("/effects", params={"key": attempt.key, "target": payment_id}))
 
     tools: Tools = {}
-    for name, attempts in {"refund_payment": 3, "refund_once": 1}.items():
+    for name, most in {"refund_payment": 3, "refund_once": 1}.items():
         write = sw.write(
-            target="payment_id", name=name, dependency=PAYMENTS, timeout=SHORT, wait=PAUSE, free_text=("note",),
-            max_attempts=attempts,
-        )  # fmt: skip
+            target="payment_id", name=name, dependency=PAYMENTS, timeout=SHORT, max_attempts=most, **ALIKE
+        )
         tools[name] = write(refund)
         tools[name].reconcile(refunded)
     return {"capture_payment": capture_payment, **tools}
 
 
 def _others(sw: SafeWrite, http: httpx.Client, ahttp: Callable[[], httpx.AsyncClient]) -> Tools:
-    @sw.write(
-        target="ticket_id", name="close_ticket", dependency=TICKETS, timeout=SHORT, wait=PAUSE, free_text=("note",)
-    )  # fmt: skip
+    @sw.write(target="ticket_id", name="close_ticket", dependency=TICKETS, timeout=SHORT, **ALIKE)
     async def close_ticket(ticket_id: str, note: str, attempt: Attempt) -> Receipt:
         """Close a ticket: it can be looked up, but no look proves that nothing is still on its way."""
-        reply = await ahttp().post(
-            f"/tickets/{ticket_id}/close",
-            json={"note": note},
-            headers=attempt.headers,
-            timeout=attempt.timeout,
-        )
-        return _receipt(reply)
+        return _receipt(await ahttp().post(f"/tickets/{ticket_id}/close", **_sent(note, attempt)))
 
     @close_ticket.reconcile
     async def _(ticket_id: str, attempt: Attempt) -> Applied[Receipt] | NotApplied:
         return _by_key(await ahttp().get("/effects", params={"key": attempt.key, "target": ticket_id}))
 
-    @sw.write(target="letter_id", name="send_letter", dependency=LETTERS, timeout=SHORT, free_text=("note",))
+    @sw.write(target="letter_id", name="send_letter", dependency=LETTERS, timeout=SHORT, **ALIKE)
     def send_letter(letter_id: str, note: str, attempt: Attempt) -> Receipt:
         """Send a letter: no promise and no way to ask, so an ambiguous attempt stays one."""
-        reply = http.post(
-            f"/letters/{letter_id}/send",
-            json={"note": note},
-            headers=attempt.headers,
-            timeout=attempt.timeout,
-        )
-        return _receipt(reply)
+        return _receipt(http.post(f"/letters/{letter_id}/send", **_sent(note, attempt)))
 
     return {"close_ticket": close_ticket, "send_letter": send_letter}
+
+
+def _sent(note: str, attempt: Attempt) -> dict[str, Any]:
+    return {"json": {"note": note}, "headers": attempt.headers, "timeout": attempt.timeout}
 
 
 def _receipt(reply: httpx.Response) -> Receipt:

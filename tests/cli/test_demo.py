@@ -15,6 +15,7 @@ from safewrite.cli.exits import Exit
 from safewrite.cli.output import Output
 from safewrite.demo.judge import Happened, Played, problems
 from safewrite.demo.performance import Performance, Result, perform
+from safewrite.demo.record import about
 from safewrite.demo.scenario import Call, Scenario
 from safewrite.demo.scenarios import SCENARIOS
 from safewrite.demo.tools import BILLING, LETTERS, PAYMENTS, TICKETS
@@ -131,21 +132,21 @@ def test_of_two_workers_one_sends_and_the_other_waits_for_its_record(performance
 @pytest.mark.slow
 def test_a_slow_drip_is_heard_out_as_evidence(performance: Performance) -> None:
     """The thread that was given up delivers its response later: it is in the audit, and changed nothing."""
-    (record,) = [record for record in performance.records if record.target == "pay_drip"]
-    assert [entry.event for entry in record.entries] == ["claimed", "gave_up", "read_ended", "ended"]
-    assert [entry.line.rule for entry in record.entries] == ["R1", "L1", "A1", "N1"]
+    (record,) = about(performance.records, "pay_drip")
+    assert [row.event for row in record.rows] == ["claimed", "gave_up", "read_ended", "ended"]
+    assert [row.rule for row in record.rows] == ["R1", "L1", "A1", "N1"]
 
 
 @whole
 @pytest.mark.slow
 def test_the_call_beside_an_open_one_is_recorded_in_its_own_turn(performance: Performance) -> None:
     """Three turns ask for one thing: three intents, of which one was ever sent."""
-    records = [record for record in performance.records if record.target == "ticket_again"]
+    records = about(performance.records, "ticket_again")
     turns = [record.turn for record in records]
     assert turns == sorted(set(turns), key=int)
-    claimed = [[entry.event for entry in record.entries].count("claimed") for record in records]
+    claimed = [[row.event for row in record.rows].count("claimed") for record in records]
     assert claimed == [1, 0, 0]
-    assert "T5" in [entry.line.rule for entry in records[1].entries]
+    assert "T5" in [row.rule for row in records[1].rows]
 
 
 @whole
@@ -153,7 +154,7 @@ def test_the_call_beside_an_open_one_is_recorded_in_its_own_turn(performance: Pe
 def test_every_answer_can_be_traced_to_its_rows(performance: Performance, folder: Path) -> None:
     """The turn that was asked is the turn on record, and a call that wrote rows is found by its trace."""
     turns = {record.key: record.turn for record in performance.records}
-    traces = {entry.trace for record in performance.records for entry in record.entries}
+    traces = {row.trace for record in performance.records for row in record.rows}
     told = [t for result in performance.results for t in result.played.told]
     assert [t.key for t in told if t.blocked_by_key is None and turns[t.key] != str(t.turn)] == []
     assert [t.key for t in told if t.trace not in traces and not t.replayed and t.sent] == []
@@ -266,7 +267,7 @@ def other_note(p: Played) -> Played:
     return replace(p, happened=replace(p.happened, sent=sent), scenario=replace(p.scenario, requests=2))
 
 
-def recorded(outcome: str = "applied", alarms: int = 0) -> Callable[[Played], Played]:
+def recorded(outcome: str = "applied", alarms: tuple[str, ...] = ()) -> Callable[[Played], Played]:
     """Return what makes the ledger hold something else."""
     return lambda p: replace(p, records=[replace(r, outcome=outcome, alarms=alarms) for r in p.records])
 
@@ -285,7 +286,7 @@ PLANTED: dict[str, Callable[[Played], Played]] = {
     "the write was sent 2 times, 1 expected": happened(sent=2),
     "is not in the ledger": lambda p: replace(p, claimed=frozenset()),
     "one idempotency key came with different payloads": other_note,
-    "the ledger holds an alarm": recorded(alarms=1),
+    "the ledger holds an alarm": recorded(alarms=("two_effects",)),
     "the ledger says applied, and the dependency has no effect": happened(effects=0),
     "the ledger says not_applied, and the dependency has an effect": recorded(outcome="not_applied"),
 }

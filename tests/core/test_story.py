@@ -39,7 +39,7 @@ from safewrite.core.events import (
 from safewrite.core.reasons import REASONS
 from safewrite.core.rules import GROUPS, RULES
 from safewrite.core.state import State
-from safewrite.core.story import Row, Story, tell
+from safewrite.core.story import Line, Row, Story, tell
 
 CORE = Path(machine.__file__).parent
 OWNER = "web-1/boot-7/pid:[1]/4711/99"
@@ -74,6 +74,12 @@ CLAIM = Claimed(1, "a-1", OWNER)
 SECOND = Claimed(2, "a-2", OWNER)
 
 
+def sentence(line: Line) -> str:
+    """Return all that a line tells."""
+    then = f"Then: {line.decided}. {line.because}" if line.decided else line.because
+    return f"{line.happened} {then} ({line.rule})" + (f" Today: {line.differs}." if line.differs else "")
+
+
 def read(
     verdict: Verdict, began: float, reason: str = "", *, seen: int = 2, object_id: str | None = None
 ) -> Fact:
@@ -87,7 +93,7 @@ def read(
 def test_a_quiet_write_is_two_sentences_and_a_summary() -> None:
     """Claim, then reply: each row says what was reported, what was decided, and by which rule in words."""
     story = told(CLAIM, Ended(1, RETURNED, kept=True))
-    assert [line.sentence for line in story.lines] == [
+    assert [sentence(line) for line in story.lines] == [
         (
             "Attempt 1 was written down before anything was sent. Then: run the body of attempt 1. "
             "The attempt is durably claimed: its body may run. (R1)"
@@ -109,7 +115,7 @@ def test_a_row_that_nobody_waited_for_says_nothing_of_what_was_next() -> None:
     late = Row(3, Event(at(9), Ended(1, RETURNED), None, promises=PROMISES), Nothing("N1"))
     line = tell([*lost, late]).lines[-1]
     assert line.decided == ""
-    assert line.sentence == (
+    assert sentence(line) == (
         "Attempt 1 ended, late: applied (`returned`). The body returned a value. "
         "Nobody waits for an answer: the fact is kept as evidence. (N1)"
     )
@@ -470,7 +476,7 @@ def test_what_today_would_be_decided_otherwise_stands_beside() -> None:
         "answer that it is unknown, and may still land (`no_reconcile`)",
     )
     assert line.differs == "ask the reconcile function, by rule L1"
-    assert line.sentence.endswith("(U1) Today: ask the reconcile function, by rule L1.")
+    assert sentence(line).endswith("(U1) Today: ask the reconcile function, by rule L1.")
 
 
 def test_nothing_instead_of_a_command_is_a_difference() -> None:

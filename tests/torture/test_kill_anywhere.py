@@ -29,7 +29,7 @@ from typing import Self
 import pytest
 
 from safewrite.demo.agent import CALL_CAP, LEDGER, Agent, Order, Told
-from safewrite.demo.record import attempt_ids, read
+from safewrite.demo.record import about, attempt_ids, read
 from safewrite.testing.dependency import ScriptedDependency
 from safewrite.testing.effects import FILE_NAME
 from safewrite.testing.script import (
@@ -248,8 +248,8 @@ def _trial(place: Place, kind: Kind, kills: list[Kill]) -> tuple[list[str], bool
 def _wrong(place: Place, order: Order, kind: Kind, told: Told) -> list[str]:
     effects = place.dependency.effects_log(order.target)
     sent = [r for r in place.dependency.requests(order.target) if r["method"] == "POST"]
-    records = [record for record in read(place.folder, RUN) if record.target == order.target]
-    claimed = set(attempt_ids(records))
+    records = about(read(place.folder, RUN), order.target)
+    claimed = attempt_ids(records)
     wrong = []
     if len(effects) > 1:
         wrong.append(f"{len(effects)} effects")
@@ -267,11 +267,11 @@ def _wrong(place: Place, order: Order, kind: Kind, told: Told) -> list[str]:
         wrong.append("several payloads")
     if any(record.alarms for record in records):
         wrong.append("an alarm")
-    if any(entry.line.differs for record in records for entry in record.entries):
+    if any(row.differs for record in records for row in record.rows):
         wrong.append("a row that would be decided otherwise")
     if wrong:
         wrong.append(f"told {told.state} ({told.reason}) after {told.seconds} s; the audit has:")
-        wrong += [f"\n    {entry.line.sentence}" for record in records for entry in record.entries]
+        wrong += [f"\n    {row.happened} ({row.rule})" for record in records for row in record.rows]
     return wrong
 
 
