@@ -81,7 +81,7 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-def gone(mark: str, within: float = 10.0) -> bool:
+def gone(mark: str, within: float = 60.0) -> bool:
     """Return whether no process with the mark is left in time."""
     end = time.monotonic() + within
     while alive(mark):
