@@ -91,6 +91,7 @@ def test_every_module_imports_with_the_core_dependencies_alone(installed: Path, 
         "safewrite._migrations",
         "safewrite.ledger.lines",
         "safewrite.ledger.pool",
+        "safewrite.testing.plugin",  # imported by pytest
     )
     code = (
         "import importlib, pkgutil, safewrite\n"

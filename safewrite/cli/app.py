@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from safewrite.cli import db, doctor, looking, plan, recovering, resolving, settings
+from safewrite.cli import cases, db, doctor, looking, plan, recovering, resolving, settings
 from safewrite.cli.demo import demo
 from safewrite.cli.exits import MEANINGS, Exit, Stop
 from safewrite.cli.options import Given, NoColor, Url
@@ -89,7 +89,7 @@ def _globals(
 
 app.command("demo")(demo)
 app.add_typer(db.app, name="db")
-for module in (looking, plan, recovering, resolving, settings, doctor):
+for module in (looking, cases, plan, recovering, resolving, settings, doctor):
     module.add_to(app)
 
 

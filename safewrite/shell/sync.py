@@ -109,7 +109,7 @@ def uninterrupted(record: Callable[[], Steps[Command]]) -> Command:
 
 
 def _quietly(record: Callable[[], Steps[Command]]) -> None:
-    with suppress(Impossible):  # it stood already
+    with suppress(Impossible, SystemExit):  # it stood already; or the process ends here
         carry(record())
 
 

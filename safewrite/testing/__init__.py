@@ -1,8 +1,8 @@
 """What a test of a mutating tool needs: dependencies that misbehave on request, and time that the test moves.
 
-`ScriptedDependency` is a real HTTP server in a process of its own; `script` holds the steps that it can be
-told to take.  `ManualClock` stands in for the clock of the shells.  Names are loaded on first use; but for the
-clock, nothing here imports the rest of safewrite.
+`ScriptedDependency` is a real HTTP server in a process of its own, or a transport for httpx; `script` holds the
+steps that it can be told to take.  `ManualClock` stands in for the clock of the shells, `Lab` lets processes die,
+`Case` replays what was recorded.  Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -11,13 +11,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from safewrite.audit.cases import Case, CaseUnusable
     from safewrite.testing import script
     from safewrite.testing.clock import ManualClock
     from safewrite.testing.dependency import ScriptedDependency
+    from safewrite.testing.lab import Crashed, Lab
+    from safewrite.testing.replaying import replay
 
-__all__ = ["ManualClock", "ScriptedDependency", "script"]
+__all__ = ["Case", "CaseUnusable", "Crashed", "Lab", "ManualClock", "ScriptedDependency", "replay", "script"]
 
-_HOMES = {"ManualClock": "safewrite.testing.clock", "ScriptedDependency": "safewrite.testing.dependency"}
+_HOMES = {
+    "Case": "safewrite.audit.cases",
+    "CaseUnusable": "safewrite.audit.cases",
+    "Crashed": "safewrite.testing.lab",
+    "Lab": "safewrite.testing.lab",
+    "ManualClock": "safewrite.testing.clock",
+    "ScriptedDependency": "safewrite.testing.dependency",
+    "replay": "safewrite.testing.replaying",
+}
 
 
 def __getattr__(name: str) -> object:

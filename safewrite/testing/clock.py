@@ -37,7 +37,7 @@ class ManualClock:
     - `clock.advance(seconds)` moves time and wakes those whose wait is over;
     - `auto=True`: time also moves by itself, at once when a shell sleeps or pauses, and when it waits for something
       that does not come: at once if that is a body that said so (`block`, `ablock`), else after `patience` real
-      seconds.
+      seconds; while `shared` is set nobody's sleep moves it at once, for others are at work meanwhile.
 
     `start` is the wall time at which it begins, in Unix seconds (default: what `time.time()` says, so that a frozen
     wall clock is kept to).  Works under freezegun, whose `tick` and `move_to` do not move it.
@@ -45,6 +45,7 @@ class ManualClock:
 
     def __init__(self, *, auto: bool = False, start: float | None = None, patience: float = 0.1) -> None:
         self.auto, self.patience = auto, patience
+        self.shared = False
         self._start = time.time() if start is None else start
         self._ticks = 0.0
         self._name = f"manual-{id(self):x}"
@@ -72,7 +73,7 @@ class ManualClock:
         seam.use(self._previous)
         with self._changed:
             mover, self._mover = self._mover, None
-            self._changed.notify_all()
+            self._note()
         if mover is not None:
             mover.join()
 
@@ -116,7 +117,8 @@ class ManualClock:
     def _anything_new(self) -> bool:
         """Give the real threads `patience` to get on; return whether anything changed meanwhile."""
         seen = self._changes
-        return self._changed.wait_for(lambda: self._changes != seen, self.patience)
+        patience = min(self.patience, 0.1) if self.shared else self.patience
+        return self._changed.wait_for(lambda: self._changes != seen, patience)
 
     # What the shells ask ---------------------------------------------------------------------------------
 
@@ -137,7 +139,7 @@ class ManualClock:
 
     def sleep(self, seconds: float) -> None:
         """Block for `seconds`."""
-        if self.auto:
+        if self.auto and not self.shared:
             self.advance(seconds)
         else:
             self.wait(threading.Event(), seconds)
@@ -157,7 +159,7 @@ class ManualClock:
 
     async def pause(self, seconds: float) -> None:
         """Let `seconds` pass for this task."""
-        if self.auto:
+        if self.auto and not self.shared:
             self.advance(seconds)
             await asyncio.sleep(0)
         else:

@@ -13,10 +13,22 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from safewrite.testing.effects import FILE_NAME, EffectRow, RequestRow, parse_keys, public, read_rows
+from safewrite.testing.effects import (
+    FILE_NAME,
+    EffectCount,
+    EffectRow,
+    Promises,
+    RequestRow,
+    parse_keys,
+    public,
+    read_rows,
+)
 from safewrite.testing.script import Step, parse
+
+if TYPE_CHECKING:
+    from safewrite.testing.transport import Inside, ScriptedTransport
 
 
 class ScriptedDependency:
@@ -32,6 +44,9 @@ class ScriptedDependency:
     Paths and commands stand in `safewrite.testing.server`, steps in `safewrite.testing.script`.  What it did
     can be asked at any time, also after `kill()`: it is read from the file that the process writes before it
     answers.  Request headers are kept there as they came, secrets included.
+
+    Without `start()` it can live in this process, as a transport: `httpx.Client(transport=dependency.transport())`.
+    Paths, steps and questions are the same; time is that of the shells, so a `ManualClock` moves it.
 
     - `keys`: how long idempotency keys are recognised: "off" (default), "forever" or seconds;
     - `replays_errors`: answers of 5xx are stored under their key, and given to every later request with it;
@@ -49,11 +64,12 @@ class ScriptedDependency:
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
     ) -> None:
-        parse_keys(keys)
         flags = {"--replays-errors": replays_errors, "--honours-deadline": honours_deadline}
         self._options = ["--keys", str(keys), *(flag for flag, given in flags.items() if given)]
-        self._temporary = tempfile.TemporaryDirectory(prefix="safewrite-") if data_dir is None else None
-        self.data_dir = Path(self._temporary.name if self._temporary else cast(str, data_dir)).absolute()
+        self._promises = Promises(parse_keys(keys), replays_errors, honours_deadline)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = None if data_dir is None else Path(data_dir).absolute()
+        self._inside: Inside | None = None
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._asking = threading.Lock()
@@ -71,9 +87,29 @@ class ScriptedDependency:
     ) -> None:
         self.close()
 
+    @property
+    def data_dir(self) -> Path:
+        """The folder in which the process keeps its effects."""
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="safewrite-")
+            self._folder = Path(self._temporary.name).absolute()
+        return self._folder
+
+    def transport(self) -> ScriptedTransport:
+        """Return a transport for `httpx.Client` and `httpx.AsyncClient`: the dependency lives in this process.
+
+        All transports of one dependency lead to the same effects.  RuntimeError once its process was started.
+        """
+        from safewrite.testing.transport import Inside, ScriptedTransport
+
+        if self._process is not None:
+            raise RuntimeError("the dependency runs in a process of its own: give clients its `url`")
+        self._inside = self._inside or Inside(self._promises)
+        return ScriptedTransport(self._inside)
+
     def start(self) -> None:
         """Start the process, on the same port and with the same effects if it ran before."""
-        if self._process is not None:
+        if self._process is not None or self._inside is not None:
             raise RuntimeError("the dependency is running already")
         command = [sys.executable, "-m", "safewrite.testing.server", *self._options]
         command += ["--data-dir", str(self.data_dir), "--port", str(self._port)]
@@ -169,18 +205,27 @@ class ScriptedDependency:
         self._ask({"do": "reset"})
 
     def effects(self, target: str | None = None) -> int:
-        """Return how many effects a target has had (None: all targets)."""
-        return len(self.effects_log(target))
+        """Return how many effects a target has had (None: all targets).
+
+        The number shows, where an assertion on it fails, which effects they were and what was asked for.
+        """
+        return EffectCount(self.effects_log(target), self.requests(target), target)
 
     def effects_log(self, target: str | None = None) -> list[EffectRow]:
         """Return the effects on a target (None: all), oldest first."""
-        rows = read_rows(self.data_dir / FILE_NAME, "effect")
+        rows = self._rows("effect")
         return [cast(EffectRow, public(row, EffectRow)) for row in rows if target in (None, row["target"])]
 
     def requests(self, target: str | None = None) -> list[RequestRow]:
         """Return the requests about a target (None: all), oldest first, with reads and unanswered ones."""
-        rows = read_rows(self.data_dir / FILE_NAME, "request")
+        rows = self._rows("request")
         return [cast(RequestRow, public(row, RequestRow)) for row in rows if target in (None, row["target"])]
+
+    def _rows(self, sort: str) -> list[dict[str, Any]]:
+        if self._inside is not None:
+            self._inside.catch_up()
+            return self._inside.effects.rows(sort)
+        return read_rows(self.data_dir / FILE_NAME, sort)
 
     def wait_for_effects(self, target: str | None = None, count: int = 1, within: float = 5.0) -> int:
         """Wait until a target has had `count` effects, and return how many; TimeoutError after `within` s."""
@@ -192,6 +237,8 @@ class ScriptedDependency:
         return _wait(lambda: len(self.requests(target)), count, within, what)
 
     def _ask(self, order: dict[str, object]) -> dict[str, Any]:
+        if self._inside is not None:
+            return self._inside.command(order)
         with self._asking:
             commands = self._running().stdin
             assert commands is not None
@@ -205,7 +252,7 @@ class ScriptedDependency:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError("the dependency is not running")
+            raise RuntimeError("the dependency is not running: start it, or take its `transport()`")
         return self._process
 
     def _answer(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, BinaryIO, Self, TypedDict, cast
 from urllib.parse import parse_qs, unquote
 
 FILE_NAME = "dependency.jsonl"
@@ -51,6 +51,31 @@ class RequestRow(TypedDict):
     body: object
     at: float
     step: str | None
+
+
+class EffectCount(int):
+    """A number of effects, which shows what they were: `assert dependency.effects("sub_1") == 1`."""
+
+    told: tuple[str, ...]
+    """A line for every effect, and one for all requests."""
+
+    def __new__(
+        cls, effects: Sequence[EffectRow], requests: Sequence[RequestRow], target: str | None
+    ) -> Self:
+        """Count, and keep what is shown."""
+        made = super().__new__(cls, len(effects))
+        asked = [f"{row['method']} {row['path']} ({row['step']})" for row in requests]
+        made.told = (
+            f"{len(effects)} effect{'' if len(effects) == 1 else 's'} on {target or 'all targets'}",
+            *(f"#{e['number']} {e['target']} {e['verb']} by attempt {e['attempt_id']}" for e in effects),
+            f"requests: {', '.join(asked) or 'none'}",
+        )
+        return made
+
+    def __repr__(self) -> str:
+        return f"<{'; '.join(self.told)}>"
+
+    __str__ = int.__repr__
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +177,39 @@ class _Kept:
 
 
 class Effects:
-    """The effects of one dependency, its memory of keys, and its requests.  One process writes a folder."""
+    """The effects of one dependency, its memory of keys, and its requests.
 
-    def __init__(self, folder: Path, promises: Promises, now: Callable[[], float] = time.time) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    One process writes a folder; without a folder all of it is in memory.
+    """
+
+    def __init__(self, folder: Path | None, promises: Promises, now: Callable[[], float] = time.time) -> None:
         self.promises = promises
-        self.path = folder / FILE_NAME
         self._now = now
+        self._memory: list[dict[str, Any]] = []
         self._effects: list[_StoredEffect] = []
         self._by_target: defaultdict[tuple[str, str], list[_StoredEffect]] = defaultdict(list)
         self._kept: dict[str, _Kept] = {}
-        self._file = self.path.open("ab")
-        self._load()
+        self._path = None if folder is None else folder / FILE_NAME
+        self._file = None if self._path is None else self._load(self._path)
 
-    def _load(self) -> None:
-        whole, newline, _torn = self.path.read_bytes().rpartition(b"\n")
-        self._file.truncate(len(whole + newline))
-        for row in read_rows(self.path, "effect", "answer"):
+    def rows(self, *wanted: str) -> list[dict[str, Any]]:
+        """Return the rows of the wanted sorts, oldest first."""
+        if self._path is not None:
+            return read_rows(self._path, *wanted)
+        return [row for row in self._memory if row["row"] in wanted]
+
+    def _load(self, path: Path) -> BinaryIO:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+        whole, newline, _torn = path.read_bytes().rpartition(b"\n")
+        file.truncate(len(whole + newline))
+        for row in read_rows(path, "effect", "answer"):
             if row["row"] == "effect":
                 self._hold(cast(_StoredEffect, row))
             else:
                 reply = Reply(row["status"], row["reply"])
                 self._kept[row["key"]] = _Kept(row["fingerprint"], row["at"], reply)
+        return file
 
     def _hold(self, effect: _StoredEffect) -> None:
         self._effects.append(effect)
@@ -183,6 +219,9 @@ class Effects:
             self._kept[effect["key"]] = _Kept(effect["fingerprint"], effect["at"], reply)
 
     def _append(self, row: Mapping[str, object], durable: bool = True) -> None:
+        if self._file is None:
+            self._memory.append(json.loads(json.dumps(row)))
+            return
         self._file.write(json.dumps(row).encode() + b"\n")
         self._file.flush()
         if durable:
@@ -193,14 +232,17 @@ class Effects:
 
     def clear(self) -> None:
         """Forget everything, on disk as well."""
+        self._memory.clear()
         self._effects.clear()
         self._by_target.clear()
         self._kept.clear()
-        self._file.truncate(0)
+        if self._file is not None:
+            self._file.truncate(0)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def note(self, request: Request, step: str | None) -> None:
         """Record that a request arrived and which step it uses, before anything is done with it."""
@@ -299,7 +341,7 @@ class Effects:
 
     def report(self) -> dict[str, object]:
         """Return every effect and every request, oldest first."""
-        requests = [public(row, RequestRow) for row in read_rows(self.path, "request")]
+        requests = [public(row, RequestRow) for row in self.rows("request")]
         return {"effects": [public(row, EffectRow) for row in self._effects], "requests": requests}
 
 

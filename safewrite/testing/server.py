@@ -20,14 +20,13 @@ import json
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safewrite.testing.effects import Effects, Promises, Reply, Request, parse_keys, refusal
-from safewrite.testing.script import Behaviour, Script, parse
+from safewrite.testing.exchange import Exchange
+from safewrite.testing.script import Behaviour
 from safewrite.testing.wire import HEAD_LIMIT, Caller, Malformed
 
 HOST = "127.0.0.1"
@@ -38,10 +37,8 @@ class Server:
     """One scripted dependency on a port; everything happens on the event loop that runs it."""
 
     def __init__(self, effects: Effects) -> None:
-        self.effects = effects
-        self.script = Script()
+        self.effects, self.exchange = effects, Exchange(effects)
         self.port = 0
-        self._first_promises = effects.promises
         self._listener: asyncio.Server | None = None
         self._held: socket.socket | None = None
         self._connections: dict[asyncio.Task[None], Caller] = {}
@@ -60,30 +57,15 @@ class Server:
         promise), `{"do": "reset"}`, `{"do": "pause"}`, `{"do": "resume"}`, `{"do": "report"}`.
         """
         match order:
-            case {"do": "script", "steps": [*steps]}:
-                about = {"path": order.get("path"), "target": order.get("target")}
-                parsed = [parse(step) for step in steps]
-                self.script.add(parsed, **about, effects=len(self.effects), at=time.time())
-            case {"do": "promise"}:
-                self._promise({name: value for name, value in order.items() if name != "do"})
             case {"do": "reset"}:
                 await self._reset()
             case {"do": "pause"}:
                 await self._refuse()
             case {"do": "resume"}:
                 await self._accept()
-            case {"do": "report"}:
-                return {**self.effects.report(), "pending": self.script.pending()}
             case _:
-                raise ValueError(
-                    "no such command: script (with steps), promise, reset, pause, resume, report"
-                )
+                return self.exchange.command(order)
         return {"done": order["do"]}
-
-    def _promise(self, changes: dict[str, Any]) -> None:
-        if "keys" in changes:
-            changes["keys"] = parse_keys(changes["keys"])
-        self.effects.promises = replace(self.effects.promises, **changes)
 
     async def _accept(self) -> None:
         if self._listener is None:
@@ -104,9 +86,7 @@ class Server:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        self.script.clear()
-        self.effects.clear()
-        self.effects.promises = self._first_promises
+        self.exchange.command({"do": "reset"})
         await self._accept()
 
     def _start(self, work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
@@ -152,30 +132,12 @@ class Server:
             return refusal(400, str(problem))
 
     async def _exchange(self, request: Request, caller: Caller) -> bool:
-        misfit = _misfit(request)
-        if misfit is not None:
-            self.effects.note(request, None)
-            return await caller.answer(misfit, _PLAIN, request.closes)
-        reads = request.method == "GET"
-        step, horizon = self.script.take(
-            reads=reads, path=request.path, target=request.target, at=time.time()
-        )
-        self.effects.note(request, step.name)
-        plan = step.behaviour
-        scripted = _scripted(request, plan)
-        done = self.effects.read(request, horizon) if reads else await self._write(request, plan)
-        if scripted is not None and not reads:
-            self.effects.failed(request, scripted)
-        return await caller.answer(scripted or done, plan, request.closes)
-
-    async def _write(self, request: Request, plan: Behaviour) -> Reply:
-        claimed = plan.applies and self.effects.claim(request)
+        begun = self.exchange.begin(request)
+        plan = begun.plan
         await asyncio.sleep(plan.wait)
         if plan.apply_after is not None:
-            self._start(self._commit_later(plan.apply_after, request, claimed))
-        elif plan.applies:
-            return self.effects.commit(request, claimed)
-        return Reply(200, {})
+            self._start(self._commit_later(plan.apply_after, request, begun.claimed))
+        return await caller.answer(self.exchange.answer(begun), plan, request.closes)
 
     async def _commit_later(self, seconds: float, request: Request, claimed: bool) -> bool:
         await asyncio.sleep(seconds)
@@ -189,23 +151,6 @@ def _bind(port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     bound.bind((HOST, port))
     return bound
-
-
-def _misfit(request: Request) -> Reply | None:
-    """Return what is wrong with the path or the method; None for a write or a read that exists."""
-    wanted = {3: "POST", 2: "GET"}.get(len(request.parts), "GET" if request.parts == ["effects"] else None)
-    if wanted is None or not all(request.parts) or not request.path.startswith("/"):
-        return refusal(404, "no_such_path")
-    return None if request.method == wanted else refusal(405, "wrong_method", ("Allow", wanted))
-
-
-def _scripted(request: Request, plan: Behaviour) -> Reply | None:
-    """Return the reply that the script asks for in place of the one that follows from what was done."""
-    if plan.status is None:
-        return None
-    retry_after = () if plan.retry_after is None else (("Retry-After", str(plan.retry_after)),)
-    document = {"error": plan.error} if plan.error is not None else {"target": request.target}
-    return Reply(plan.status, {**document}, retry_after)
 
 
 def _obey(server: Server, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:

@@ -60,7 +60,7 @@ class Caller:
             self._abort()
         if plan.ending is not Ending.REPLY:
             return False
-        whole = _encode(reply, last)
+        whole = encode(reply, last)
         if plan.cut is not None:
             self._writer.write(whole[: plan.cut])
             self._abort()
@@ -107,7 +107,7 @@ def _parse_head(head: str) -> tuple[str, str, str, dict[str, str]]:
     return words[0], words[1], words[2], headers
 
 
-def _encode(reply: Reply, last: bool) -> bytes:
+def encode(reply: Reply, last: bool) -> bytes:
     """Return the bytes of a reply; 204 and 304 have no body."""
     body = b"" if reply.status in (204, 304) else json.dumps(reply.document).encode()
     phrase = HTTPStatus(reply.status).phrase if reply.status in set(HTTPStatus) else "Scripted"

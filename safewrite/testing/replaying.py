@@ -1,0 +1,324 @@
+"""A case replayed: through the machine of today, or through a tool as it is declared today.
+
+Through a tool everything is real but the world: guard, shell, ledger and clock of their own carry the calls out
+again, and its body and its reads end as they are on record, at the recorded instants.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import itertools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from math import inf
+from typing import Any, cast
+
+import safewrite
+from safewrite.audit.cases import Case, CaseUnusable, Difference, Replay, through_machine
+from safewrite.calls import CallOptions, Guard
+from safewrite.context import current_attempt
+from safewrite.core.commands import Answer, Command, Nothing
+from safewrite.core.events import (
+    Alarmed,
+    Call,
+    Delivered,
+    Ended,
+    Event,
+    Fact,
+    GaveUp,
+    Gone,
+    OutcomeState,
+    ReadEnded,
+)
+from safewrite.core.fold import Impossible
+from safewrite.core.machine import refold
+from safewrite.core.replacing import replace
+from safewrite.core.state import State
+from safewrite.core.story import Line, Row, tell
+from safewrite.guard import SafeWrite
+from safewrite.ledger.codec import Codec, Undecodable, decode_arguments
+from safewrite.ledger.model import Intent, Meta
+from safewrite.ledger.rows import command_of, event_of, parse
+from safewrite.ledger.sql import Ledger
+from safewrite.redaction import MARK
+from safewrite.shell import process, sync
+from safewrite.shell.reply import Reading
+from safewrite.testing.clock import ManualClock
+from safewrite.testing.lab import Crashed
+from safewrite.tool import Tool
+from safewrite.verdicts import Inconclusive
+
+Told = tuple[Event, Command, OutcomeState]
+
+
+def replay(case: Case, tool: Any = None) -> Replay:
+    """Return whether a case is decided as then, by the machine of today or through a tool as it is declared today.
+
+    `tool`: the decorated function.  Raises `CaseUnusable` where the case is another tool's, or holds what one tool
+    cannot play by itself: calls that overlap, a caller that was cancelled, other intents with the same wish.
+    """
+    if tool is None:
+        return through_machine(case)
+    known = cast("Tool", getattr(tool, "tool", tool))
+    if known.name != case.intent.tool:
+        raise CaseUnusable(f"the case is of the tool `{case.intent.tool}`, not of `{known.name}`.")
+    play = _Play(case, known)
+    return contextvars.Context().run(play.perform)
+
+
+class _Play:
+    def __init__(self, case: Case, known: Tool) -> None:
+        self.case, self.rows = case, [row.told() for row in case.rows]
+        self.calls = _calls(self.rows)
+        self.clock = ManualClock(auto=True, patience=5.0, start=self.rows[0][0].at.unix if self.rows else 0.0)
+        self.over = threading.Event()
+        self.row = 0
+        """How many rows are on record by now."""
+        self.call: list[int] = []
+        """The rows of the call that is carried out."""
+        try:
+            self.arguments, missing = decode_arguments(json.dumps(case.arguments), known.argument_codecs)
+        except Undecodable as error:
+            raise CaseUnusable(f"the recorded arguments no longer fit `{known.name}`: {error}.") from None
+        self.arguments.update(dict.fromkeys(missing, MARK))
+        self.waits = _backoffs(self.rows)
+        self.tool = self._stub(known)
+
+    def _stub(self, known: Tool) -> Tool:
+        """Return the tool as it is declared, with the recorded world in the place of its code."""
+        stub = copy.copy(known)
+        stub.fn, stub.is_async, stub._codec = self._body, False, Codec()
+        stub.reconcile = self._read if known.reconcile is not None else None
+        stub.reconcile_parameters = ()
+        vars(stub).update(bind=lambda _, given: dict(given), reading=Reading())
+        if known.options.wait is None:  # its waits are random: those of then are taken
+            vars(stub)["wait_before"] = lambda *_: next(self.waits, 0.0)
+        return stub
+
+    # The recorded world --------------------------------------------------------------------------------------
+
+    def offset(self, event: Event) -> float:
+        """Return the seconds from the first row to this one."""
+        return self.rows[0][0].at.seconds_to(event.at, 0.0)
+
+    def fact_of(self, kind: type[Fact], number: int | None = None) -> Event | None:
+        """Return the next recorded event of a kind in the call that is carried out."""
+        events = [self.rows[n][0] for n in self.call if n >= self.row]
+        of_kind = (e for e in events if isinstance(e.fact, kind))
+        return next((e for e in of_kind if number in (None, getattr(e.fact, "number", None))), None)
+
+    def _body(self, *_: object, **__: object) -> None:
+        attempt = current_attempt()
+        assert attempt is not None
+        end = self.fact_of(Ended, attempt.number)
+        if end is None and self.fact_of(GaveUp, attempt.number) is None:
+            return
+        lasts = inf if end is None else self.offset(end) - self.clock.elapsed
+        self._pass(lasts, attempt.remaining())
+
+    def _read(self) -> Inconclusive:
+        attempt, end = current_attempt(), self.fact_of(ReadEnded)
+        if end is not None and attempt is not None:
+            self._pass(self.offset(end) - self.clock.elapsed, attempt.remaining())
+        return Inconclusive("not_in_case")
+
+    def _pass(self, lasts: float, limit: float) -> None:
+        if lasts > limit:
+            self.clock.block(self.over)
+        elif lasts > 0.0:
+            self.clock.sleep(lasts)
+
+    # Carrying it out -----------------------------------------------------------------------------------------
+
+    def perform(self) -> Replay:
+        who, before = self.case.intent, process._known
+        options = CallOptions(occurrence=who.occurrence or None)
+        stall = next((e.call.promises.max_stall for e, _, _ in self.rows if e.call is not None), None)
+        with self.clock, SafeWrite("sqlite://", namespace=who.namespace, max_stall=stall) as sw:
+            self.sw, sw.tools[who.tool] = sw, self.tool
+            guard, self.ledger = Guard(sw, self.tool), sw.ledger
+            sw._ledger = cast("Ledger", _Recorded(self.ledger, self))
+            try:
+                with safewrite.run(who.run), safewrite.turn(who.turn):
+                    self.key = guard.identity(options, (), self.arguments)[0].key
+                for rows in self.calls:
+                    self.call = rows
+                    self._carry_out(guard, options)
+                    process._known = before
+                self.inject()
+                return Replay(self.case.intent.key, f"`{who.tool}`", len(self.rows), tuple(self._compare()))
+            finally:
+                self.over.set()
+                process._known = before
+
+    def _carry_out(self, guard: Guard, options: CallOptions) -> None:
+        self.inject()
+        event = self.rows[self.call[0]][0]
+        call = event.call
+        assert call is not None
+        self.clock.advance(max(0.0, self.offset(event) - self.clock.elapsed))
+        self._be()
+        try:
+            if call.quiet:
+                found = self.ledger.find(self.key)
+                if found is not None:
+                    sync.drive(self.sw.job_for(found, sends=call.sends, within=call.left))
+                return
+            left = None if call.left == inf else safewrite.Deadline(max(call.left, 1e-9), minimum=call.floor)
+            options = replace(options, beside_unknown=call.beside_unknown)
+            with safewrite.run(self.case.intent.run, deadline=left), safewrite.turn(self.case.intent.turn):
+                guard.call(options, (), self.arguments)
+        except Crashed:
+            pass
+
+    def _be(self) -> None:
+        """Be the process that makes the call: one that is found gone later, or one of which nobody can tell."""
+        owners = {e.fact.owner for e, _, _ in self.rows if isinstance(e.fact, Gone)}
+        mine = [getattr(self.rows[n][0].fact, "owner", "") for n in self.call]
+        if self.crashes:
+            gone = bool(owners.intersection(mine))
+            where = process.owner().split("/")[:3] if gone else ["elsewhere", "", ""]
+            process._known = (os.getpid(), "/".join([*where, str(1 << 22), "1"]))
+
+    @property
+    def crashes(self) -> bool:
+        """Whether the call that is carried out never came to its answer."""
+        return not isinstance(self.rows[self.call[-1]][1], Answer | Nothing)
+
+    def inject(self) -> None:
+        """Record what is on record next and nobody waited for: a late response, a delivery, a person's word."""
+        while self.row < len(self.rows) and _aside(self.rows[self.row][0]):
+            event, found = self.rows[self.row][0], self.ledger.find(self.key)
+            if isinstance(event.fact, Alarmed) or found is None:
+                return
+            try:
+                now = Event(self.clock.now(), event.fact, event.call, promises=event.promises)
+                self.row = self.ledger.record(found, now, Meta())[0].state.revision
+            except Impossible:  # it was decided otherwise by then, and that is told
+                return
+
+    # Comparing -----------------------------------------------------------------------------------------------
+
+    def _compare(self) -> Iterator[Difference]:
+        if self.key != self.case.intent.key and MARK not in self.case.intent.target:
+            yield Difference(0, "the intent has another key", self.case.intent.key, "", self.key, "")
+        found = self.ledger.find(self.key)
+        bodies = [parse(row["body"]) for row in self.ledger.rows(found.id)] if found is not None else []
+        now = [(event_of(b), command_of(b), OutcomeState(b["outcome"])) for b in bodies]
+        both = itertools.zip_longest(
+            zip(self.rows, _lines(self.rows), strict=True), zip(now, _lines(now), strict=True)
+        )
+        for number, (one, other) in enumerate(both, 1):
+            if one is None or other is None or _gist(one[0]) != _gist(other[0]):
+                then, then_rule = _words(one and one[1])
+                today, rule = _words(other and other[1])
+                yield Difference(number, "from here on it goes otherwise", then, then_rule, today, rule)
+                return
+
+
+def _aside(event: Event) -> bool:
+    """Whether nobody's call led to it: it came by itself."""
+    return event.call is None or isinstance(event.fact, Delivered)
+
+
+def _lines(rows: list[Told]) -> tuple[Line, ...]:
+    return tell(Row(n, event, command, outcome) for n, (event, command, outcome) in enumerate(rows, 1)).lines
+
+
+def _gist(row: Told) -> tuple[object, ...]:
+    event, command, outcome = row
+    return type(event.fact), getattr(event.fact, "number", 0), type(command), command.rule, outcome
+
+
+def _words(line: Line | None) -> tuple[str, str]:
+    if line is None:
+        return "nothing more is recorded", ""
+    return f"{line.happened} Then: {line.decided or 'nothing'}", line.rule
+
+
+def _calls(rows: list[Told]) -> list[list[int]]:
+    """Return the rows of each call, in order.  Raises `CaseUnusable` for what cannot be carried out again."""
+    calls: dict[str, list[int]] = {}
+    for number, (event, _, _) in enumerate(rows):
+        call = event.call
+        if call is None or _aside(event):
+            continue
+        odd = (
+            (event.over, "its caller was cancelled or interrupted"),
+            (call.others and not call.beside_unknown, "it rests on another intent with the same wish"),
+            (call.differs, "it came with other arguments, which are not on record"),
+            (call.id in calls and next(reversed(calls)) != call.id, "calls overlap"),
+        )
+        for wrong, why in odd:
+            if wrong:
+                raise CaseUnusable(
+                    f"row {number + 1} cannot be played through a tool: {why}. The machine alone can replay it."
+                )
+        calls.setdefault(call.id, []).append(number)
+    return list(calls.values())
+
+
+def _backoffs(rows: list[Told]) -> Iterator[float]:
+    """Yield the waits that were drawn, in order: one for each number of attempts and reads of a call."""
+    state, seen = State(), ("", 0, 0)
+    for event, _, _ in rows:
+        call = event.call
+        if call is not None:
+            read = state.last_read
+            reads = read.count if read is not None and read.call == call.id else 0
+            drawn = (call.id, state.sends_of(call.id), reads)
+            if drawn[1:] != (0, 0) and drawn != seen:
+                yield call.backoff
+            seen = drawn
+        try:
+            state = refold(state, event)[0]
+        except Impossible:
+            return
+
+
+class _Recorded:
+    """The ledger of a play: what the world says is put in from the case."""
+
+    def __init__(self, ledger: Ledger, play: _Play) -> None:
+        self._ledger, self._play = ledger, play
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def asking(self, ticket: Any, call: Call, *more: Any) -> Any:
+        self._next()
+        return _Counted(self._ledger.asking(ticket, call, *more), self._play)
+
+    def recording(self, intent: Intent, event: Event, meta: Meta, *_: Any) -> Any:
+        self._next()
+        number = getattr(event.fact, "number", None)
+        recorded = self._play.fact_of(type(event.fact), number)
+        then = None if recorded is None else recorded.fact
+        fact = event.fact
+        if isinstance(then, Ended):
+            fact = replace(then, kept=False)
+        elif isinstance(fact, GaveUp) and isinstance(then, GaveUp):
+            fact = replace(fact, key_carried=then.key_carried, deadline_carried=then.deadline_carried)
+        elif isinstance(fact, ReadEnded) and isinstance(then, ReadEnded):
+            fact = replace(fact, verdict=then.verdict, reason=then.reason, object_id=then.object_id)
+        return _Counted(self._ledger.recording(intent, replace(event, fact=fact), meta), self._play)
+
+    def _next(self) -> None:
+        """The process dies where its rows end; after the play nothing is recorded."""
+        play = self._play
+        if play.over.is_set() or (play.crashes and play.row > play.call[-1]):
+            raise Crashed
+        play.inject()
+
+
+class _Counted:
+    def __init__(self, order: Any, play: _Play) -> None:
+        self._order, self._play = order, play
+
+    def now(self) -> Any:
+        came = self._order.now()
+        self._play.row = came.intent.state.revision
+        return came
