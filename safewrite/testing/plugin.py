@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from safewrite import SafeWrite
+    from safewrite.guard import SafeWrite
     from safewrite.testing import Case, Lab, ManualClock, ScriptedDependency
 
 MARKER = (
@@ -97,7 +97,7 @@ def dependency() -> Iterator[ScriptedDependency]:
 @pytest.fixture
 def memory_ledger() -> Iterator[SafeWrite]:
     """Return a SafeWrite over a fresh ledger in memory."""
-    from safewrite import SafeWrite
+    from safewrite.guard import SafeWrite
 
     with SafeWrite("sqlite://") as sw:
         yield sw
@@ -106,7 +106,7 @@ def memory_ledger() -> Iterator[SafeWrite]:
 @pytest.fixture
 def file_ledger(tmp_path: Path) -> Iterator[SafeWrite]:
     """Return a SafeWrite over a fresh ledger in a file of the test's own folder."""
-    from safewrite import SafeWrite
+    from safewrite.guard import SafeWrite
 
     with SafeWrite(f"sqlite:///{tmp_path / 'ledger.db'}") as sw:
         yield sw
@@ -115,10 +115,10 @@ def file_ledger(tmp_path: Path) -> Iterator[SafeWrite]:
 @pytest.fixture
 def run_and_turn() -> Iterator[tuple[str, str]]:
     """Open a run and a turn around the test, and return their names."""
-    import safewrite
+    from safewrite.context import run, turn
 
-    with safewrite.run("run-1") as run, safewrite.turn(1) as turn:
-        yield run.id, turn
+    with run("run-1") as opened, turn(1) as name:
+        yield opened.id, name
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any, cast
 
-import safewrite
 from safewrite.audit.cases import Case, CaseUnusable, Difference, Replay, through_machine
 from safewrite.calls import CallOptions, Guard
-from safewrite.context import current_attempt
+from safewrite.context import current_attempt, run, turn
 from safewrite.core.commands import Answer, Command, Nothing
 from safewrite.core.events import (
     Alarmed,
@@ -38,6 +37,7 @@ from safewrite.core.machine import refold
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
 from safewrite.core.story import Line, Row, tell
+from safewrite.deadline import Deadline
 from safewrite.guard import SafeWrite
 from safewrite.ledger.codec import Codec, Undecodable, decode_arguments
 from safewrite.ledger.model import Intent, Meta
@@ -142,7 +142,7 @@ class _Play:
             guard, self.ledger = Guard(sw, self.tool), sw.ledger
             sw._ledger = cast("Ledger", _Recorded(self.ledger, self))
             try:
-                with safewrite.run(who.run), safewrite.turn(who.turn):
+                with run(who.run), turn(who.turn):
                     self.key = guard.identity(options, (), self.arguments)[0].key
                 for rows in self.calls:
                     self.call = rows
@@ -167,9 +167,9 @@ class _Play:
                 if found is not None:
                     sync.drive(self.sw.job_for(found, sends=call.sends, within=call.left))
                 return
-            left = None if call.left == inf else safewrite.Deadline(max(call.left, 1e-9), minimum=call.floor)
+            left = None if call.left == inf else Deadline(max(call.left, 1e-9), minimum=call.floor)
             options = replace(options, beside_unknown=call.beside_unknown)
-            with safewrite.run(self.case.intent.run, deadline=left), safewrite.turn(self.case.intent.turn):
+            with run(self.case.intent.run, deadline=left), turn(self.case.intent.turn):
                 guard.call(options, (), self.arguments)
         except Crashed:
             pass

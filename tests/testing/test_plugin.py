@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,11 +16,24 @@ import pytest
 
 import safewrite
 from safewrite import SafeWrite
-from safewrite.audit.cases import export_case
-from safewrite.testing import ManualClock
+from safewrite import testing as kit
+from safewrite.audit.cases import Case, Difference, export_case
+from safewrite.testing import ManualClock, lab
+from safewrite.testing.script import BEHAVIOURS
 from tests.testing.asking import ROOT
 
-PLUGIN = ("-p", "no:safewrite", "-p", "safewrite.testing.plugin", "-p", "no:asyncio", "-W", "error")
+PLUGIN = (
+    "-p",
+    "no:safewrite",
+    "-p",
+    "safewrite.testing.plugin",
+    "-p",
+    "no:asyncio",
+    "-W",
+    "error",
+    "-W",
+    "ignore:Module already",
+)
 TOOL = """
 import httpx, safewrite
 from safewrite import Applied, Attempt, Dependency, NotApplied, SafeWrite
@@ -205,6 +220,17 @@ def test_a_marked_case_is_decided_again_before_its_test(project: pytest.Pytester
             "*the test has no marker `safewrite_case(path)`*",
         ]
     )
+
+
+def test_the_reference_names_all_that_there_is() -> None:
+    """Every fixture, step, point of a crash and name of the package."""
+    page = (ROOT / "docs/reference/testing.md").read_text()
+    fixtures = re.findall(r"@pytest.fixture\ndef (\w+)", (ROOT / "safewrite/testing/plugin.py").read_text())
+    assert len(fixtures) == 8
+    for name in (*fixtures, *BEHAVIOURS, *lab._POINTS, *kit.__all__):
+        assert re.search(rf"`{name}\b", page), name
+    fields = (*Case.model_fields, *(f.name for f in dataclasses.fields(Difference)))
+    assert not [name for name in fields if f"`{name}`" not in page]
 
 
 def test_it_imports_nothing_of_ours_until_it_is_used(tmp_path: Path) -> None:
