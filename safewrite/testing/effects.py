@@ -75,6 +75,10 @@ class EffectCount(int):
     def __repr__(self) -> str:
         return f"<{'; '.join(self.told)}>"
 
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """A copy of it is a plain number."""
+        return int, (int(self),)
+
     __str__ = int.__repr__
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Iterator
 
@@ -261,4 +262,5 @@ def test_a_count_that_is_wrong_says_what_was_done(inside: ScriptedDependency) ->
         3,
         repr(count).replace("sub_1;", "all targets;", 1),
     )
+    assert type(copy.deepcopy(count)) is int
     assert repr(inside.effects("sub_9")) == "<0 effects on sub_9; requests: none>"
