@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.postgres import postgres_url
+from tests.postgres import _ledger_url, postgres_ledger_url, postgres_url
 
-__all__ = ["postgres_url"]
+__all__ = ["_ledger_url", "postgres_ledger_url", "postgres_url"]
