@@ -65,7 +65,7 @@ def next_turn(state: object) -> dict[str, int]:
     return {TURN: (_get(state, TURN) or 0) + 1}
 
 
-class SafeWriteMiddleware(AgentMiddleware[TurnState, Any, Any]):
+class SafeWriteMiddleware(AgentMiddleware[TurnState, Any]):
     """Gives guarded writes their run and turn, and tells the model what became of them.
 
     - `occurrences`: equal calls in one message of the model are as many writes, told apart by their position.
@@ -90,7 +90,7 @@ class SafeWriteMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Open the next turn."""
         config = get_config()
         _run_id(config)
-        if (config.get("configurable") or {}).get(_DURABILITY) == "exit":
+        if not state.get(TURN) and (config.get("configurable") or {}).get(_DURABILITY) == "exit":
             _log.warning("safewrite: %s", _RULES["durability_exit"])
         if "|" in _namespace(config) and not _outer.get() and TURN not in state:
             raise ConfigurationError(
@@ -256,7 +256,7 @@ def _data(report: WriteReport) -> dict[str, Any]:
 
 _RULES = {
     "no_thread_id": "there is no thread id, so nothing says which run a write belongs to, and none is invented. Invoke "
-    'the graph with `{"configurable": {"thread_id": ...}}`, or open a `safewrite.run` around it.',
+    "the graph with one in `configurable`, or open a `safewrite.run` around it.",
     "no_checkpointer": "the graph has a thread id and no checkpointer, so its turns would be counted from 1 at "
     "each invocation, and a later write be taken for an earlier one. Compile it with a checkpointer.",
     "not_bound": "no `SafeWriteMiddleware` is around it, so it has no run and turn. Add it to `middleware`, or give "
@@ -269,6 +269,8 @@ _RULES = {
     "`handle_tool_errors` alone.",
     "short_timeout": "{0} = {1:g} s cuts it off before it can answer: a call may take {2:g} s. Lengthen it, or give "
     "`SafeWriteMiddleware(step_limit=...)` less than it.",
+    "memory_only": "`{0}` keeps the turns in this process alone: in the next one a thread counts from 1 again, and a "
+    "later write is taken for an earlier one. Use a checkpointer that stores them.",
     "durability_exit": '`durability="exit"` stores nothing until the graph ends: after a crash the model decides anew. '
     'Use "sync" (or "async", which may lose the newest step).',
 }
@@ -297,7 +299,9 @@ def check(
     `config` and `durability` are those that it will be invoked with.  Raises `ConfigurationError` where a write would
     have no identity: no checkpointer, no thread id, a `ToolNode` without the middleware.
     """
-    found = [Finding(rule, _RULES[rule]) for rule in _of_graph(graph, config, durability)]
+    found = [
+        Finding(rule, _RULES[rule].format(about)) for rule, about in _of_graph(graph, config, durability)
+    ]
     for part in (graph, *(part for _, part in graph.get_subgraphs(recurse=True))):
         for node in part.nodes.values():
             if isinstance(tools := getattr(node, "bound", None), ToolNode):
@@ -310,13 +314,17 @@ def check(
     return tuple(found)
 
 
-def _of_graph(graph: Any, config: Mapping[str, Any] | None, durability: str | None) -> Iterator[str]:
+def _of_graph(
+    graph: Any, config: Mapping[str, Any] | None, durability: str | None
+) -> Iterator[tuple[str, str]]:
     if not graph.checkpointer:
-        yield "no_checkpointer"
+        yield "no_checkpointer", ""
+    elif any(kind.__name__ == "InMemorySaver" for kind in type(graph.checkpointer).__mro__):
+        yield "memory_only", type(graph.checkpointer).__name__
     if config is not None and not (config.get("configurable") or {}).get("thread_id"):
-        yield "no_thread_id"
+        yield "no_thread_id", ""
     if durability == "exit":
-        yield "durability_exit"
+        yield "durability_exit", ""
 
 
 def _of_node(graph: Any, node: Any, tools: ToolNode, sw: SafeWrite) -> Iterator[Finding]:

@@ -83,43 +83,54 @@ class Bench:
         self.folder, self.colour, self.guarded = folder, colour, guarded
         self.sw = SafeWrite(f"sqlite:///{folder / 'ledger.db'}", settings={"operation_timeout": 3.0})
         self._effects, self._mode = folder / "effects", folder / "mode"
-
-        def body(order: str, amount: int, key: str) -> str:
-            mode = self.mode
-            if mode == "unsent":
-                raise ConnectionRefusedError
-            with self._effects.open("a") as effects:
-                effects.write(f"{order} {amount} {key}\n")
-            if mode == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if mode in ("lost", f"lost {order}"):
-                raise ResponseLost("no response")
-            return f"refunded {amount}"
-
-        if colour == "sync":
-
-            def refund(order: str, attempt: Attempt, amount: int = 5) -> str:
-                """Refund an order."""
-                return body(order, amount, attempt.key)
-        else:
-
-            async def refund(order: str, attempt: Attempt, amount: int = 5) -> str:  # type: ignore[misc]
-                """Refund an order."""
-                return body(order, amount, attempt.key)
-
-        self.write = self.sw.write(target="order", name="refund", wait=lambda _: 0.0)(refund)
+        write, bare = self._plain() if colour == "sync" else self._coroutines()
+        self.write = self.sw.write(target="order", name="refund", wait=lambda _: 0.0)(write)
         if reads:
+            self.write.reconcile(self._read)
+        self.tool = tool(self.write) if guarded else tool("refund")(bare)
 
-            @self.write.reconcile
-            def _(order: str, attempt: Attempt) -> Applied[str] | Inconclusive:
-                found = [line.split() for line in self.effects if line.endswith(attempt.key)]
-                return Applied(f"refunded {found[0][1]}") if found else Inconclusive("not seen")
+    def _body(self, order: str, amount: int, key: str) -> str:
+        mode = self.mode
+        if mode == "unsent":
+            raise ConnectionRefusedError
+        with self._effects.open("a") as effects:
+            effects.write(f"{order} {amount} {key}\n")
+        if mode == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mode in ("lost", f"lost {order}"):
+            raise ResponseLost("no response")
+        return f"refunded {amount}"
+
+    def _read(self, order: str, attempt: Attempt) -> Applied[str] | Inconclusive:
+        found = [line.split() for line in self.effects if line.endswith(attempt.key)]
+        return Applied(f"refunded {found[0][1]}") if found else Inconclusive("not seen")
+
+    def _plain(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        def refund(order: str, attempt: Attempt, amount: int = 5) -> str:
+            """Refund an order."""
+            return self._body(order, amount, attempt.key)
 
         def bare(order: str, amount: int = 5) -> str:
             """Refund an order."""
-            return body(order, amount, "-")
+            return self._body(order, amount, "-")
 
-        self.tool = tool(self.write) if guarded else tool("refund")(bare)
+        return refund, bare
+
+    def _coroutines(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        async def later(value: str) -> str:
+            if self.mode == "hang":
+                await asyncio.sleep(60.0)
+            return value
+
+        async def refund(order: str, attempt: Attempt, amount: int = 5) -> str:
+            """Refund an order."""
+            return await later(self._body(order, amount, attempt.key))
+
+        async def bare(order: str, amount: int = 5) -> str:
+            """Refund an order."""
+            return await later(self._body(order, amount, "-"))
+
+        return refund, bare
 
     @property
     def effects(self) -> list[str]:
@@ -128,7 +139,7 @@ class Bench:
 
     @property
     def mode(self) -> str:
-        """How the other side is just now: ok, lost, unsent, die."""
+        """How the other side is just now: ok, lost, unsent, die, or (for coroutines) hang."""
         return self._mode.read_text() if self._mode.exists() else "ok"
 
     @mode.setter
@@ -142,7 +153,14 @@ class Bench:
         return lambda saver: create_agent(Scripted(script=script), checkpointer=saver, **options)
 
     def graph(
-        self, script: Script, *, retry: Any = None, counts: bool = True, also: Sequence[Any] = (), **node: Any
+        self,
+        script: Script,
+        *,
+        retry: Any = None,
+        timeout: Any = None,
+        counts: bool = True,
+        also: Sequence[Any] = (),
+        **node: Any,
     ) -> Callable[[Any], Any]:
         """Return what makes a graph of one's own over a checkpointer."""
         safe, model = SafeWriteMiddleware(), Scripted(script=script)
@@ -157,7 +175,7 @@ class Bench:
         tools = ToolNode([self.tool, *also], **(wraps if self.guarded else {}), **node)
         graph = StateGraph(State)
         graph.add_node("model", call)
-        graph.add_node("tools", tools, retry_policy=retry)
+        graph.add_node("tools", tools, retry_policy=retry, timeout=timeout)
         graph.add_edge(START, "model")
         graph.add_conditional_edges("model", tools_condition)
         graph.add_edge("tools", "model")

@@ -11,8 +11,9 @@ from typing import Any
 
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware, before_model
 from langchain_core.messages import BaseMessage, RemoveMessage, ToolMessage
+from langgraph.errors import NodeTimeoutError
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, TimeoutPolicy
 
 from tests.adapters.graphs import ASK, Bench, ResponseLost, answers, refund, steps
 
@@ -29,6 +30,7 @@ class Row:
     measure: Callable[[Bench], Any]
     wanted: int = 1
     mode: str = "lost"
+    colour: str = "sync"
 
 
 def obedient(messages: list[BaseMessage]) -> list[dict[str, Any]]:
@@ -48,7 +50,16 @@ def retry_policy(bench: Bench) -> Any:
     try:
         return bench.go(bench.graph(ONE, retry=RetryPolicy(initial_interval=0.001)))
     except ResponseLost as lost:
-        return repr(lost)
+        return f"the run ends: {lost!r}"
+
+
+def timed_out(bench: Bench) -> Any:
+    """The node is cut off in the middle of the write, and run again."""
+    again = RetryPolicy(initial_interval=0.001)
+    try:
+        return bench.go(bench.graph(ONE, retry=again, timeout=TimeoutPolicy(run_timeout=0.5)))
+    except NodeTimeoutError as late:
+        return f"the run ends: {late!r}"
 
 
 def error_text(bench: Bench) -> Any:
@@ -114,6 +125,7 @@ def wanted_thrice(bench: Bench) -> Any:
 ROWS = [
     Row("response lost, `ToolRetryMiddleware()`", retry_middleware),
     Row("response lost, `RetryPolicy()` on the node of the tools", retry_policy),
+    Row("slow, `TimeoutPolicy` and `RetryPolicy()` on that node", timed_out, mode="hang", colour="async"),
     Row("response lost, `ToolNode(handle_tool_errors=True)`, a model that does as it is told", error_text),
     Row('process killed after the effect, resumed, `durability="sync"`', killed("sync"), mode="die"),
     Row('process killed after the effect, resumed, `durability="async"`', killed("async"), mode="die"),
@@ -127,7 +139,7 @@ ROWS = [
 
 def measure(row: Row, folder: Path, *, guarded: bool) -> tuple[int, str]:
     """Return how often it was written, and what the model was told last."""
-    bench = Bench(folder, "sync", reads=False, guarded=guarded)
+    bench = Bench(folder, row.colour, reads=False, guarded=guarded)
     bench.mode = row.mode
     result = row.measure(bench)
     told = result if isinstance(result, str) else str(answers(result)[-1].content)

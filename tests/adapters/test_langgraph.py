@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,7 @@ def test_as_tool_is_told_in_words(tmp_path: Path, colour: str) -> None:
 # Resumed and replayed --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("durability", "reads"), [("sync", True), ("async", True), ("exit", True), ("sync", False)]
 )
@@ -299,6 +301,90 @@ def test_a_resume_after_a_failing_sibling_writes_once(bench: Bench) -> None:
     told = answers(bench.go(make, None))
     assert [m.content for m in told] == ["refunded 5", "well"]
     assert len(bench.effects) == 1
+
+
+def test_a_sibling_that_is_cut_off_writes_once(tmp_path: Path) -> None:
+    """A failing call cancels the coroutine beside it in the middle of its write; resumed, it is looked up."""
+    bench = Bench(tmp_path, "async")
+    fails = [True]
+
+    @tool
+    async def broken() -> str:
+        """Break once the write has begun."""
+        while fails:
+            await asyncio.sleep(0.01)
+            if bench.effects:
+                fails.clear()
+                raise RuntimeError("broken")
+        return "well"
+
+    make = bench.agent(steps([refund(), {"name": "broken", "args": {}}]), tools=[bench.tool, broken])
+    bench.mode = "hang"
+    with pytest.raises(RuntimeError, match="broken"):
+        bench.go(make)
+    bench.mode = "ok"
+    told = answers(bench.go(make, None))
+    bench.sw.close()
+    assert [m.content for m in told] == ["refunded 5", "well"]
+    assert told[0].artifact["evidence"] == "reconciled"
+    assert len(bench.effects) == 1
+
+
+def test_writes_beside_a_pause_are_not_made_again(bench: Bench) -> None:
+    """The whole node runs again on resume, and from before the model in another order: each write is found."""
+    if bench.colour == "sync":
+
+        @tool
+        def ask() -> Any:
+            """Ask a person."""
+            return interrupt("well?")
+    else:
+
+        @tool
+        async def ask() -> Any:
+            """Ask a person."""
+            return interrupt("well?")
+
+    calls = [refund("o1"), {"name": "ask", "args": {}}, refund("o2")]
+    make = bench.graph(steps(calls), also=[ask])
+    assert bench.go(make)["__interrupt__"]
+    told = answers(bench.go(make, Command(resume="yes")))
+    assert [m.content for m in told] == ["refunded 5", "yes", "refunded 5"]
+    place = [one for one in bench.history(make) if one.next == ("model",)][-1]
+    bench.go(bench.graph(steps(calls[::-1]), also=[ask]), None, place.config)
+    assert sorted(line.split()[0] for line in bench.effects) == ["o1", "o2"]
+
+
+def test_an_id_that_a_provider_uses_again_is_no_identity(bench: Bench) -> None:
+    """`call_0` in every message: the second turn's write is made, the first one's is not made again."""
+    make = bench.agent(
+        steps([refund("o1", id="call_0")], [refund("o2", id="call_0")], [refund("o1", id="call_0")])
+    )
+    assert [m.artifact["sent"] for m in answers(bench.go(make))] == [True, True, True]
+    assert [line.split()[0] for line in bench.effects] == ["o1", "o2", "o1"]
+
+
+def test_an_unknown_inside_another_tool_is_told(tmp_path: Path, colour: str) -> None:
+    """A tool that is no write itself calls one whose response is lost."""
+    bench = blind(tmp_path, colour)
+    bench.mode = "lost"
+    if colour == "sync":
+
+        @tool
+        def close_order(order: str) -> str:
+            """Close an order."""
+            return str(bench.write(order))
+    else:
+
+        @tool
+        async def close_order(order: str) -> str:
+            """Close an order."""
+            return str(await bench.write(order))
+
+    make = bench.agent(steps([{"name": "close_order", "args": {"order": "o1"}}]), tools=[close_order])
+    (told,) = answers(bench.go(make))
+    assert (told.status, told.artifact["state"]) == ("success", "unknown")
+    assert "Do not call this tool again" in told.content
 
 
 # Approval ---------------------------------------------------------------------------------------------------------
@@ -441,6 +527,30 @@ def test_a_graph_without_a_turn_is_refused(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="next_turn"):
         bench.go(bench.graph(steps([refund()]), counts=False))
     assert bench.effects == []
+
+
+def test_other_tools_need_no_turn(bench: Bench) -> None:
+    """In a graph that counts none they are carried out as ever."""
+
+    @tool
+    def search() -> str:
+        """Search."""
+        return "found"
+
+    make = bench.graph(steps([{"name": "search", "args": {}}]), counts=False, also=[search])
+    assert answers(bench.go(make))[0].content == "found"
+
+
+def test_a_fault_of_the_set_up_is_raised(bench: Bench) -> None:
+    """No model can mend it: the run ends with it."""
+
+    @tool
+    def misuse() -> str:
+        """Call a write under an option that there is not."""
+        return str(bench.write.options(tenant=1))
+
+    with pytest.raises(ConfigurationError, match="tenant"):
+        bench.go(bench.agent(steps([{"name": "misuse", "args": {}}]), tools=[misuse]))
 
 
 def test_a_write_without_the_middleware_is_refused(bench: Bench) -> None:

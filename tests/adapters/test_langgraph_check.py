@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import RetryPolicy, TimeoutPolicy
 
 from safewrite import ConfigurationError
@@ -21,18 +24,20 @@ NOTHING = steps()
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Any:
-    """Tools and ledger of one test."""
-    made = Bench(tmp_path, "sync")
-    yield made
+    """Tools, ledger and checkpointer of one test."""
+    made: Any = Bench(tmp_path, "sync")
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
+        made.stored = SqliteSaver(database)
+        yield made
     made.sw.close()
 
 
-def rules(bench: Bench, make: Any, **given: Any) -> list[str]:
+def rules(bench: Any, make: Any, **given: Any) -> list[str]:
     """Return what is found about a graph."""
-    return [one.rule for one in check(make(InMemorySaver()), bench.sw, config=THREAD, **given)]
+    return [one.rule for one in check(make(bench.stored), bench.sw, config=THREAD, **given)]
 
 
-def test_a_graph_in_order_is_quiet(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_in_order_is_quiet(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Agents and graphs of one's own alike."""
     assert rules(bench, bench.agent(NOTHING)) == []
     assert rules(bench, bench.graph(NOTHING)) == []
@@ -41,7 +46,7 @@ def test_a_graph_in_order_is_quiet(bench: Bench, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_retry_middleware_over_a_write_is_named(
-    bench: Bench, caplog: pytest.LogCaptureFixture, first: bool
+    bench: Any, caplog: pytest.LogCaptureFixture, first: bool
 ) -> None:
     """Wherever it stands; one that leaves the write out is not, nor one that never retries."""
     safe = SafeWriteMiddleware()
@@ -55,10 +60,10 @@ def test_a_retry_middleware_over_a_write_is_named(
     assert found(ToolRetryMiddleware(max_retries=0)) == []
 
 
-def test_a_retry_policy_over_a_write_is_named(bench: Bench) -> None:
+def test_a_retry_policy_over_a_write_is_named(bench: Any) -> None:
     """Of the node, or of the whole graph."""
     assert rules(bench, bench.graph(NOTHING, retry=RetryPolicy())) == ["retry_policy"]
-    graph = bench.agent(NOTHING)(InMemorySaver())
+    graph = bench.agent(NOTHING)(bench.stored)
     graph.retry_policy = (RetryPolicy(),)
     assert [one.rule for one in check(graph, bench.sw)] == ["retry_policy"]
 
@@ -66,28 +71,28 @@ def test_a_retry_policy_over_a_write_is_named(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("handles", "found"), [(True, ["error_text"]), ("again!", ["error_text"]), (False, [])]
 )
-def test_an_error_text_over_a_write_is_named(bench: Bench, handles: Any, found: list[str]) -> None:
+def test_an_error_text_over_a_write_is_named(bench: Any, handles: Any, found: list[str]) -> None:
     """`handle_tool_errors` that words every error."""
     assert rules(bench, bench.graph(NOTHING, handle_tool_errors=handles)) == found
 
 
 def test_a_timeout_shorter_than_ours_is_named_with_both_numbers(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a step, or of the node; not where the middleware keeps within it."""
-    graph = bench.agent(NOTHING)(InMemorySaver())
+    graph = bench.agent(NOTHING)(bench.stored)
     graph.step_timeout = 2.0
     assert [one.rule for one in check(graph, bench.sw)] == ["short_timeout"]
     assert "`step_timeout` = 2 s" in caplog.text
     graph.step_timeout = 60.0
     graph.nodes["tools"].timeout = TimeoutPolicy(run_timeout=1.0, idle_timeout=1.5)
     assert [one.rule for one in check(graph, bench.sw)] == ["short_timeout", "short_timeout"]
-    graph = bench.agent(NOTHING, middleware=[SafeWriteMiddleware(step_limit=1.5)])(InMemorySaver())
+    graph = bench.agent(NOTHING, middleware=[SafeWriteMiddleware(step_limit=1.5)])(bench.stored)
     graph.step_timeout = 2.0 + bench.sw.settings.grace
     assert check(graph, bench.sw) == ()
 
 
-def test_durability_that_loses_state_is_named(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_durability_that_loses_state_is_named(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     """At start-up, and when a graph is invoked with it."""
     assert rules(bench, bench.agent(NOTHING), durability="exit") == ["durability_exit"]
     assert rules(bench, bench.agent(NOTHING), durability="async") == []
@@ -96,7 +101,14 @@ def test_durability_that_loses_state_is_named(bench: Bench, caplog: pytest.LogCa
     assert "stores nothing until the graph ends" in caplog.text
 
 
-def test_a_write_without_identity_is_a_fault(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpointer_that_forgets_is_named(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """In the next process its threads would count their turns from 1 again."""
+    found = check(bench.agent(NOTHING)(InMemorySaver()), bench.sw)
+    assert [one.rule for one in found] == ["memory_only"]
+    assert "`InMemorySaver` keeps the turns in this process alone" in caplog.text
+
+
+def test_a_write_without_identity_is_a_fault(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     """No checkpointer, no thread, no middleware: raised, all of them in one message, and logged."""
     bare = bench.agent(NOTHING, middleware=[])(None)
     with pytest.raises(
@@ -108,7 +120,7 @@ def test_a_write_without_identity_is_a_fault(bench: Bench, caplog: pytest.LogCap
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_other_tools_are_left_alone(bench: Bench) -> None:
+def test_other_tools_are_left_alone(bench: Any) -> None:
     """A graph without guarded writes may retry as it likes."""
 
     @tool
@@ -119,7 +131,7 @@ def test_other_tools_are_left_alone(bench: Bench) -> None:
     assert rules(bench, bench.agent(NOTHING, ToolRetryMiddleware(), tools=[search])) == []
 
 
-def test_writes_in_a_subgraph_are_looked_at(bench: Bench) -> None:
+def test_writes_in_a_subgraph_are_looked_at(bench: Any) -> None:
     """An agent that is a node of another graph; `.as_tool()` counts as a write."""
     from langgraph.graph import START, StateGraph
 
@@ -130,4 +142,4 @@ def test_writes_in_a_subgraph_are_looked_at(bench: Bench) -> None:
     graph.add_node("agent", bench.agent(steps([refund()]), middleware=[])(None))
     graph.add_edge(START, "agent")
     with pytest.raises(ConfigurationError, match="refund: no `SafeWriteMiddleware`"):
-        check(graph.compile(checkpointer=InMemorySaver()), bench.sw)
+        check(graph.compile(checkpointer=bench.stored), bench.sw)
