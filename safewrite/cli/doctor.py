@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from safewrite.cli.exits import Exit, Stop
-from safewrite.cli.options import AsJson, NoColor, Url, session
+from safewrite.cli.options import AsJson, NoColor, Url, option, session
 from safewrite.cli.output import Output
 from safewrite.cli.recovering import find
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from safewrite.tool import Tool
 
 _Seconds = float | None
-
-
-def _option(name: str, metavar: str, help: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=help, show_default=False)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,17 +43,17 @@ def doctor(
         ),
     ] = None,
     profile: Annotated[
-        Path | None, _option("--profile", "FILE", "The agent's profile: a JSON file with `env`.")
+        Path | None, option("--profile", "FILE", "The agent's profile: a JSON file with `env`.")
     ] = None,
     servers: Annotated[
         Path | None,
-        _option(
+        option(
             "--servers", "FILE", "Its MCP servers: a JSON file with `mcpServers`. Default: one a transport."
         ),
     ] = None,
     call: Annotated[
         _Seconds,
-        _option(
+        option(
             "--call",
             "SECONDS",
             "The most that one call may take: its cap, else its run's deadline. Default: `operation_timeout`.",
@@ -65,24 +61,24 @@ def doctor(
     ] = None,
     client_timeout: Annotated[
         _Seconds,
-        _option(
+        option(
             "--client-timeout", "SECONDS", "The limit of the HTTP client in your tools. Default: httpx's 5."
         ),
     ] = None,
     backstop: Annotated[
         _Seconds,
-        _option("--backstop", "SECONDS", "The backstop's own limit. Default: as the settings give it."),
+        option("--backstop", "SECONDS", "The backstop's own limit. Default: as the settings give it."),
     ] = None,
     host_limit: Annotated[
         _Seconds,
-        _option(
+        option(
             "--host-limit", "SECONDS", "What the proxy, worker or job around it allows. Default: not known."
         ),
     ] = None,
     cli_version: Annotated[
-        str | None, _option("--cli-version", "VERSION", "The version of the client.")
+        str | None, option("--cli-version", "VERSION", "The version of the client.")
     ] = None,
-    sdk_version: Annotated[str | None, _option("--sdk-version", "VERSION", "That of its agent SDK.")] = None,
+    sdk_version: Annotated[str | None, option("--sdk-version", "VERSION", "That of its agent SDK.")] = None,
     url: Url = None,
     as_json: AsJson = False,
     no_color: NoColor = False,

@@ -10,7 +10,7 @@ import typer
 from safewrite.cli import views
 from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import existing
-from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Url, session
+from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Url, option, session
 from safewrite.cli.output import note
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def unknown(
     context: typer.Context,
     tool: Annotated[
         str | None,
-        typer.Option("--tool", metavar="NAME", help="Only this tool. Default: all.", show_default=False),
+        option("--tool", "NAME", "Only this tool. Default: all."),
     ] = None,
     namespace: Namespace = None,
     limit: Limit = None,

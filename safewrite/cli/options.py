@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from safewrite.cli.output import Output
 
+
+def option(name: str, metavar: str, help: str, *also: str) -> Any:
+    """Return an option whose default, if it has one to tell, stands in its help."""
+    return typer.Option(name, *also, metavar=metavar, help=help, show_default=False)
+
+
 Url = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--url",
-        metavar="URL",
-        help="The ledger, such as sqlite:///agent.db. Default: SAFEWRITE_DATABASE_URL, else ./safewrite.db.",
-        show_default=False,
+        "URL",
+        "The ledger, such as sqlite:///agent.db. Default: SAFEWRITE_DATABASE_URL, else ./safewrite.db.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")]
 NoColor = Annotated[
     bool, typer.Option("--no-color", help="Print without colours; so does the variable NO_COLOR.")
 ]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace", metavar="NAME", help="Only this namespace. Default: all.", show_default=False
-    ),
-]
+Namespace = Annotated[str | None, option("--namespace", "NAME", "Only this namespace. Default: all.")]
 Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, help="No more than N. Default: all.", show_default=False),

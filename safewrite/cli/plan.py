@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from safewrite.cli.exits import Exit, Stop
-from safewrite.cli.options import AsJson, NoColor, session
+from safewrite.cli.options import AsJson, NoColor, option, session
 from safewrite.cli.output import Output
 
 if TYPE_CHECKING:
@@ -22,75 +22,7 @@ _STRATEGIES = {
     "deadline": "deadline and cap",
 }
 
-Total = Annotated[
-    float,
-    typer.Option("--total", metavar="SECONDS", help="What was promised, all in all.", show_default=False),
-]
-Calls = Annotated[
-    str,
-    typer.Option(
-        "--calls", metavar="N", help="Calls per task: 6, or shares, 4:70%,9:30%.", show_default=False
-    ),
-]
-Percentiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--percentile",
-        "-p",
-        metavar="P=SECONDS",
-        help="Latency of a call: -p 50=0.4 -p 99=9.",
-        show_default=False,
-    ),
-]
-Rates = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rate", metavar="CAP=SHARE", help="Share of calls that a cap cuts: --rate 3=6%.", show_default=False
-    ),
-]
-Median = Annotated[
-    float | None,
-    typer.Option("--median", metavar="SECONDS", help="The median call, beside --rate.", show_default=False),
-]
-Samples = Annotated[
-    str | None,
-    typer.Option(
-        "--samples",
-        metavar="FILE",
-        help="Seconds that calls took, parted by blanks, commas or lines; - reads standard input.",
-        show_default=False,
-    ),
-]
-CallCap = Annotated[
-    float | None,
-    typer.Option(
-        "--cap",
-        metavar="SECONDS",
-        help="The cap of a call under the deadline. Default: half of what tools may use.",
-        show_default=False,
-    ),
-]
-AlsoCaps = Annotated[
-    list[float] | None,
-    typer.Option(
-        "--also-cap",
-        metavar="SECONDS",
-        help="A further cap, without and with a deadline.",
-        show_default=False,
-    ),
-]
-Minimum = Annotated[
-    float, typer.Option("--minimum", metavar="SECONDS", help="With less left, a call is refused.")
-]
-Tasks = Annotated[
-    int | None,
-    typer.Option(
-        "--tasks",
-        metavar="N",
-        help="How many tasks are simulated. Default: up to 20,000.",
-        show_default=False,
-    ),
-]
+Seconds = float | None
 
 
 def add_to(app: typer.Typer) -> None:
@@ -100,12 +32,24 @@ def add_to(app: typer.Typer) -> None:
 
 def show_plan(
     context: typer.Context,
-    total: Total,
-    calls: Calls,
-    percentiles: Percentiles = None,
-    rates: Rates = None,
-    median: Median = None,
-    samples: Samples = None,
+    total: Annotated[float, option("--total", "SECONDS", "What was promised, all in all.")],
+    calls: Annotated[str, option("--calls", "N", "Calls per task: 6, or shares, 4:70%,9:30%.")],
+    percentiles: Annotated[
+        list[str] | None,
+        option("--percentile", "P=SECONDS", "Latency of a call: -p 50=0.4 -p 99=9.", "-p"),
+    ] = None,
+    rates: Annotated[
+        list[str] | None, option("--rate", "CAP=SHARE", "Share of calls that a cap cuts: --rate 3=6%.")
+    ] = None,
+    median: Annotated[Seconds, option("--median", "SECONDS", "The median call, beside --rate.")] = None,
+    samples: Annotated[
+        str | None,
+        option(
+            "--samples",
+            "FILE",
+            "Seconds that calls took, parted by blanks, commas or lines; - reads standard input.",
+        ),
+    ] = None,
     turns: Annotated[int, typer.Option("--turns", metavar="N", help="Turns of the model.")] = 1,
     seconds_per_turn: Annotated[
         float, typer.Option("--seconds-per-turn", metavar="SECONDS", help="What the model takes for one.")
@@ -114,10 +58,21 @@ def show_plan(
         float, typer.Option("--gateway", metavar="SECONDS", help="What is spent before and after.")
     ] = 0.0,
     slack: Annotated[float, typer.Option("--slack", metavar="SECONDS", help="What is kept in hand.")] = 0.0,
-    call_cap: CallCap = None,
-    also_caps: AlsoCaps = None,
-    minimum: Minimum = 1.0,
-    tasks: Tasks = None,
+    call_cap: Annotated[
+        Seconds,
+        option(
+            "--cap", "SECONDS", "The cap of a call under the deadline. Default: half of what tools may use."
+        ),
+    ] = None,
+    also_caps: Annotated[
+        list[float] | None, option("--also-cap", "SECONDS", "A further cap, without and with a deadline.")
+    ] = None,
+    minimum: Annotated[
+        float, typer.Option("--minimum", metavar="SECONDS", help="With less left, a call is refused.")
+    ] = 1.0,
+    tasks: Annotated[
+        int | None, option("--tasks", "N", "How many tasks are simulated. Default: up to 20,000.")
+    ] = None,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="The same seed simulates the same tasks.")
     ] = 0,
@@ -171,7 +126,7 @@ def _show(output: Output, made: Plan) -> None:
         ]
     )
     output.heading("What a cap does")
-    names = [
+    names = (
         "strategy",
         "cap",
         "calls cut",
@@ -180,23 +135,19 @@ def _show(output: Output, made: Plan) -> None:
         "fits",
         "left after one worst",
         "times rest",
-    ]
+    )
     output.table(names, map(_cells, made.rows))
     simulated = [(row.cap, row.simulated) for row in made.rows if row.simulated is not None]
     if simulated:
         output.heading(f"Under the deadline, {simulated[0][1].tasks} tasks simulated")
-        names = ["cap", "cut by cap", "cut by what was left", "refused", "tasks hit", "longest"]
         output.table(
-            names,
+            ("cap", "cut by cap", "cut by what was left", "refused", "tasks hit", "longest"),
             [
-                (
-                    _s(cap),
-                    *map(_share, (s.cut_by_cap, s.cut_by_remainder, s.refused, s.tasks_hit)),
-                    _s(s.longest),
-                )
+                (_s(cap), _share(s.cut_by_cap), _share(s.cut_by_remainder), _share(s.refused), _share(s.tasks_hit),
+                 _s(s.longest))
                 for cap, s in simulated
             ],
-        )
+        )  # fmt: skip
     output.heading("To bear in mind")
     for text in made.notes:
         output.say(text)
@@ -262,17 +213,12 @@ def _samples(file: str) -> list[float]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise Stop(f"`--samples`: {file} cannot be read: {why}.", Exit.USAGE) from None
-    words = text.replace(",", " ").split()
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        wrong = next(word for word in words if not _is_number(word))
-        raise Stop(f"`--samples`: {wrong[:40]!r} in {file} is not a number of seconds.", Exit.USAGE) from None
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+    numbers = []
+    for word in text.replace(",", " ").split():
+        try:
+            numbers.append(float(word))
+        except ValueError:
+            raise Stop(
+                f"`--samples`: {word[:40]!r} in {file} is not a number of seconds.", Exit.USAGE
+            ) from None
+    return numbers

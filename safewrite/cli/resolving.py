@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from safewrite.cli.opening import existing
-from safewrite.cli.options import NoColor, Url, session
+from safewrite.cli.options import NoColor, Url, option, session
 from safewrite.cli.output import moment, note
 
 
@@ -35,10 +35,8 @@ def resolve(
     word: Annotated[
         Word, typer.Argument(metavar="applied|not-applied", help="What you found.", show_default=False)
     ],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who looked.", show_default=False)],
-    reason: Annotated[
-        str, typer.Option("--note", metavar="TEXT", help="What was seen, and where.", show_default=False)
-    ],
+    by: Annotated[str, option("--by", "NAME", "Who looked.")],
+    reason: Annotated[str, option("--note", "TEXT", "What was seen, and where.")],
     url: Url = None,
     no_color: NoColor = False,
 ) -> None:
