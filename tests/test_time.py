@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from freezegun import freeze_time
 from hypothesis import given
@@ -183,6 +185,40 @@ def test_two_operations_over_one_client_each_spend_their_own(clock: ManualClock)
     client.get("first", first)
     client.get("second", second)
     assert granted == {"first": 5.0, "second": 20.0}
+
+
+def test_two_operations_at_once_over_one_shared_client_are_not_mixed() -> None:
+    """A real client and server: every request has what its own operation has left, and the client keeps its own."""
+    given: dict[str, list[float]] = {"/a": [], "/b": []}
+
+    async def note(request: httpx.Request) -> None:
+        given[request.url.path].append(request.extensions["timeout"]["read"])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def operation(client: httpx.AsyncClient, path: str, total: float) -> None:
+        budget = Deadline(total)
+        for leg in ("handshake", "confirmation", "call"):
+            await client.get(path, timeout=budget.leg(leg))
+
+    async def main() -> httpx.Timeout:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with (
+            server,
+            httpx.AsyncClient(base_url=f"http://{host}:{port}", event_hooks={"request": [note]}) as client,
+        ):
+            await asyncio.gather(operation(client, "/a", 600.0), operation(client, "/b", 6000.0))
+            return client.timeout
+
+    assert asyncio.run(main()) == httpx.Timeout(5.0)
+    assert all(0.0 < later < earlier <= 600.0 for earlier, later in pairwise(given["/a"]))
+    assert all(600.0 < later < earlier <= 6000.0 for earlier, later in pairwise(given["/b"]))
+    assert [len(legs) for legs in given.values()] == [3, 3]
 
 
 @pytest.mark.parametrize(("left", "whole"), [(1.2, 2), (1.0, 1), (19.01, 20), (3.0, 3)])
