@@ -366,6 +366,60 @@ def test_a_second_caller_may_be_refused_instead(shell: Shell, remote: Remote, to
     assert len(remote.attempts) == 1
 
 
+def test_a_lease_lasts_as_long_as_its_call_may_and_is_never_renewed(
+    shell: Shell, remote: Remote, sw: SafeWrite, still: ManualClock
+) -> None:
+    """To the last moment of the call nobody else looks or sends; no sign of life of its body makes that longer."""
+    held: list[Attempt] = []
+
+    async def cancel(sub_id: str, attempt: Attempt) -> str:
+        held.append(attempt)
+        return await remote.write(sub_id, attempt)
+
+    remote.next(HANG)
+    made = sw.write(target="sub_id", on_conflict="refuse")(shell.colours(cancel))
+    first = shell.start(made, "sub_1")
+    assert remote.arrived.event.wait(10)
+    found = sw.ledger.find(held[0].key)
+    assert found is not None
+    for _ in range(39):
+        still.advance(0.5)
+        held[0].progress()
+        with pytest.raises(IntentInFlight):
+            shell.call(made, "sub_1")
+    after = sw.ledger.find(held[0].key)
+    assert after is not None
+    assert after.state.lease == found.state.lease
+    assert (remote.reads, len(remote.attempts)) == (0, 1)
+    remote.gate.open()
+    assert first.result(10) == "sub_1 done"
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_a_body_that_outlasts_its_call_and_its_lease_is_looked_at_by_others(
+    keys: bool, remote: Remote, tool: Tools, shell: Shell, sw: SafeWrite, still: ManualClock
+) -> None:
+    """On its caller's thread nothing stops it: others find out, or send under its key; one effect, one record."""
+    if not shell.plain:
+        return  # a coroutine is given up at the end of its call, which frees the lease
+    remote.recognises_keys = keys
+    options: dict[str, Any] = {"dependency": KEYED, "read": None} if keys else {}
+    remote.next(HANG)
+    first = shell.start(tool(sw, **options).outcome, "sub_1")
+    assert remote.arrived.event.wait(10)
+    still.advance(60.0)
+    other = shell.call(tool(**options).outcome, "sub_1")
+    assert (other.state, other.sent, other.evidence) == (
+        "applied",
+        keys,
+        "response" if keys else "reconciled",
+    )
+    remote.gate.open()
+    told = first.result(10)
+    assert (told.state, told.value, remote.count()) == ("applied", "sub_1 done", 1)
+    assert sw.ledger.verify(told.intent_id or "") == ()
+
+
 def test_a_waiting_caller_gives_up_at_its_own_deadline(shell: Shell, remote: Remote, tool: Tools) -> None:
     """It is told that the write is in flight, not that it failed."""
     remote.next(HANG)

@@ -137,6 +137,9 @@ class Fighter:
 class Battle:
     """`intents` writes by `processes` processes over a ledger.  `say` is told how it goes, a few times a second."""
 
+    faults = FAULTS
+    work_bound = WORK_BOUND
+
     def __init__(
         self, url: str, folder: Path, *, intents: int, processes: int, seed: int, say: Callable[[str], None]
     ) -> None:
@@ -160,7 +163,7 @@ class Battle:
             plain = stack.enter_context(ScriptedDependency(data_dir=self._dir("plain")))
             self._dependencies = {"charge": keys}
             self._plain = plain
-            self._field = Field(self._url, "torture", keys.url, plain.url, str(self._folder))
+            self._field = Field(self._url, "torture", keys.url, plain.url, str(self._folder), self.work_bound)
             with open_ledger(self._field, "before") as sw:
                 sw.upgrade()
             try:
@@ -249,8 +252,8 @@ class Battle:
 
     def _script(self, number: int) -> None:
         _, tool, thing = self._orders[number]
-        weights = [weight for weight, _ in FAULTS]
-        _, steps = self._chance.choices(FAULTS, weights)[0]
+        weights = [weight for weight, _ in self.faults]
+        _, steps = self._chance.choices(self.faults, weights)[0]
         if steps:
             self._dependencies.get(tool, self._plain).script(*steps, target=thing)
 

@@ -35,8 +35,6 @@ AT_ONCE = 16
 
 CARDS = Dependency("cards", key_retention=timedelta.max)
 """Recognises idempotency keys; nothing can be read."""
-PAYMENTS = Dependency("payments", work_bound=WORK_BOUND, read_lag=0.0, clock_skew=0.2)
-"""Knows no keys; can be looked up by them, and is bounded."""
 LETTERS = Dependency("letters")
 """Promises nothing, and cannot be asked."""
 
@@ -55,6 +53,8 @@ class Field:
     """The URL of the dependency that recognises keys."""
     without: str
     folder: str
+    work_bound: float = WORK_BOUND
+    """What the dependency without keys is declared to keep."""
 
 
 def open_ledger(field: Field, worker: str) -> SafeWrite:
@@ -86,13 +86,15 @@ class Tools:
 
     def _declare(self, sw: SafeWrite) -> None:
         options: dict[str, Any] = {"target": "thing", "timeout": TIMEOUT, "wait": wait_fixed(0.05)}
+        # Knows no keys; can be looked up by them, and is bounded.
+        payments = Dependency("payments", work_bound=self._field.work_bound, read_lag=0.0, clock_skew=0.2)
 
         @sw.write(name="charge", dependency=CARDS, **options)
         def charge(thing: str, attempt: Attempt) -> int:
             """Charge a card."""
             return self._post(f"{self._field.with_keys}/cards/{thing}/charge", attempt)
 
-        @sw.write(name="refund", dependency=PAYMENTS, **options)
+        @sw.write(name="refund", dependency=payments, **options)
         def refund(thing: str, attempt: Attempt) -> int:
             """Refund a payment."""
             return self._post(f"{self._field.without}/payments/{thing}/refund", attempt)
@@ -101,7 +103,7 @@ class Tools:
         def _(thing: str, attempt: Attempt) -> Applied[int] | NotApplied:
             return _found(self._http.get(f"{self._field.without}/effects", params=_asked(thing, attempt)))
 
-        @sw.write(name="capture", dependency=PAYMENTS, **options)
+        @sw.write(name="capture", dependency=payments, **options)
         async def capture(thing: str, attempt: Attempt) -> int:
             """Capture a payment."""
             url = f"{self._field.without}/payments/{thing}/capture"

@@ -14,15 +14,21 @@ import pytest
 
 import safewrite
 from safewrite import SafeWrite
+from safewrite.testing.script import late
 from tests.torture.__main__ import torture
+from tests.torture.battle import Battle
+from tests.torture.crowd import many, race
 from tests.torture.test_crash_points import DEEP, SEED, url
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("many_workers")]
 __all__ = ["url"]  # the fixture
 
 WORKERS = 64
-PROCESSES, INTENTS = 8, 200 if DEEP else 25
+PROCESSES, INTENTS = 8, 200 if DEEP or os.environ.get("SAFEWRITE_TORTURE") else 25
 FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(
+    ["tests.torture.crowd", "tests.torture.fighter", "safewrite.ledger.sql", "alembic.command", "psycopg"]
+)
 
 
 def test_64_threads_on_one_intent(url: str) -> None:
@@ -75,25 +81,28 @@ def test_64_coroutines_on_one_intent(url: str) -> None:
     assert len(sent) == 1
 
 
-def _many(url: str, folder: str, who: int) -> None:
-    """Write `INTENTS` things, and keep what was told."""
-    with SafeWrite(url, namespace="many") as sw, Path(folder, f"{who}").open("w") as file:
-
-        @sw.write(target="thing", name="touch")
-        def touch(thing: str) -> str:
-            """Touch a thing."""
-            return thing
-
-        for turn in range(INTENTS):
-            with safewrite.run(f"run {who}", deadline=30.0), safewrite.turn(turn):
-                outcome = touch.outcome(f"thing {turn}")
-            file.write(f"{outcome.state} {outcome.recorded} {outcome.reason}\n")
-    os._exit(0)
+def test_64_workers_in_8_processes_on_one_intent(url: str, tmp_path: Path) -> None:
+    """One of them sends; all get the same answer."""
+    together = FORK.Barrier(WORKERS)
+    processes = [
+        FORK.Process(target=race, args=(url, str(tmp_path), together, WORKERS // PROCESSES))
+        for _ in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    told = Counter(file.read_text() for file in tmp_path.glob("told-*"))
+    assert len(list(tmp_path.glob("sent-*"))) == 1
+    (sent,) = [text for text in told if text.endswith(" sent")]
+    assert told == {sent: 1, sent.removesuffix(" sent"): WORKERS - 1}
 
 
 def test_8_processes_on_one_ledger(url: str, tmp_path: Path) -> None:
     """Nobody is told that the database is locked, and every write is applied and recorded."""
-    processes = [FORK.Process(target=_many, args=(url, str(tmp_path), who)) for who in range(PROCESSES)]
+    processes = [
+        FORK.Process(target=many, args=(url, str(tmp_path), who, INTENTS)) for who in range(PROCESSES)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -111,3 +120,12 @@ def test_a_small_battle(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.intents == result.applied + result.not_applied + result.honest_unknown + result.refused
     assert result.kills > 0
     assert (result.broken, result.details) == (0, [])
+
+
+def test_a_battle_sees_a_promise_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Effects that come after the work bound that was declared, and so a second time, are reported as duplicates."""
+    monkeypatch.setattr(Battle, "faults", ((1, (late(2.0),)),))
+    monkeypatch.setattr(Battle, "work_bound", 0.0)
+    result = torture("sqlite", intents=24, processes=2, seed=SEED, quiet=True)
+    assert result.duplicates > 0
+    assert any(detail.startswith("duplicates: ") for detail in result.details)
