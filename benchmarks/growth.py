@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from safewrite.ledger.texts import new_id
 BATCH = 5_000
 Row = dict[str, Any]
 Table = list[Row]
+Copy = tuple[Table, Table, Table]
 
 
 def fill(path: Path, intents: int, told: Callable[[str], None]) -> None:
@@ -50,7 +52,7 @@ def fill(path: Path, intents: int, told: Callable[[str], None]) -> None:
     raw.close()
 
 
-def _copies(raw: sqlite3.Connection) -> Iterator[tuple[Table, Table, Table]]:
+def _copies(raw: sqlite3.Connection) -> Iterator[Copy]:
     """Yield copies of the one intent on record: five in each run."""
 
     def rows(table: str, order: str) -> Table:
@@ -60,34 +62,35 @@ def _copies(raw: sqlite3.Connection) -> Iterator[tuple[Table, Table, Table]]:
 
     (intent,), audit, kept = rows("intent", "id"), rows("audit", "id"), rows("content", "sequence, name")
     who = Identity(*(intent[name] for name in Identity.__slots__))
+    claimed = audit[0]["attempt_id"], audit[0]["trace"]
+    template = json.dumps((intent, audit, kept))
+    kept_before = [commitment(row["salt"], row["text"]) for row in kept]
     for number in itertools.count(1):
         run, target = f"run-copied-{number // 5}", who.target.replace("sub_0", f"sub_{number}")
         key = intent_key(namespace=who.namespace, run=run, turn=who.turn, tool=who.tool, target=target)
         other = replace(who, run=run, target=target, key=key)
         changed = [(who.run, run), (who.key, key), (who.wish, other.wish), ("sub_0", f"sub_{number}")]
-        random = (intent["salt"], audit[0]["attempt_id"], audit[0]["trace"])
-        changed += [(old, os.urandom(len(old) // 2).hex()) for old in random]
-        yield _copy(intent, audit, kept, [*changed, (intent["id"], new_id(1.7e9 + number / 1000))], number)
+        changed += [(old, os.urandom(len(old) // 2).hex()) for old in (intent["salt"], *claimed)]
+        changed += [(intent["id"], new_id(1.7e9 + number / 1000))]
+        copied = json.loads(reduce(lambda text, pair: text.replace(*pair), changed, template))
+        yield _chained(*copied, kept_before, number)
 
 
-def _copy(
-    intent: Row, audit: Table, kept: Table, changed: list[tuple[str, str]], number: int
-) -> tuple[Table, Table, Table]:
-    def text(value: str) -> str:
-        return reduce(lambda found, pair: found.replace(*pair), changed, value)
-
-    def other(row: Row) -> Row:
-        return {name: text(value) if isinstance(value, str) else value for name, value in row.items()}
-
-    contents = [{**other(row), "salt": os.urandom(16).hex()} for row in kept]
-    for before, row in zip(kept, contents, strict=True):
-        changed.append((commitment(before["salt"], before["text"]), commitment(row["salt"], row["text"])))
-    head, rows = GENESIS, []
-    for row in map(other, audit):
-        rows.append({**row, "id": row["id"] + number * len(audit), "prev_hash": head})
-        head = rows[-1]["hash"] = row_hash(head, row["body"])
-    moved = {name: intent[name] + number * len(audit) for name in ("first_row", "answered_row")}
-    return [{**other(intent), **moved, "head": head}], rows, contents
+def _chained(intent: Row, audit: Table, kept: Table, before: list[str], number: int) -> Copy:
+    """Return the rows of a copy with salts, numbers and hashes of its own."""
+    for row in kept:
+        row["salt"] = os.urandom(16).hex()
+    now = [commitment(row["salt"], row["text"]) for row in kept]
+    head = GENESIS
+    for row in audit:
+        for name, (old, new) in itertools.product(("body", "contents"), zip(before, now, strict=True)):
+            row[name] = row[name] and row[name].replace(old, new)
+        row["id"] += number * len(audit)
+        row["prev_hash"], row["hash"] = head, row_hash(head, row["body"])
+        head = row["hash"]
+    for name in ("first_row", "answered_row"):
+        intent[name] += number * len(audit)
+    return [{**intent, "head": head}], audit, kept
 
 
 def cases(place: Path, sizes: list[int], count: int, told: Callable[[str], None]) -> list[Case]:

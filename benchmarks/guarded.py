@@ -73,12 +73,8 @@ class Guarded:
 
     def replays(self, count: int) -> list[float]:
         """Ask again for the first twenty."""
-
-        def again() -> None:
-            self._cancel(f"sub_{next(self._looks) % 20}", reason="asked for it")
-
         with safewrite.run(self._run), safewrite.turn(1):
-            return each(again, count)
+            return each(lambda: self._cancel(f"sub_{next(self._looks) % 20}", reason="asked for it"), count)
 
 
 def threads(one: Callable[[], object], callers: int) -> Operations:

@@ -79,8 +79,7 @@ def measure(
             except Exception as error:
                 if not case.peer:
                     raise
-                told_of = f"{group}, {case.name}, {case.by}: {type(error).__name__}: {error}"
-                failed[case.key] = told_of.splitlines()[0]
+                failed[case.key] = f"{group}, {case.name}, {case.by}: {type(error).__name__}: {error}"
             else:
                 taken[case.key] += [once] * (number >= 0)
     whole = [case for case in cases if case.key not in failed]

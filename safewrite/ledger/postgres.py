@@ -184,8 +184,8 @@ class PostgreSQL:
         """Prepare what every call sends; return whether that could be done."""
         try:
             raw.execute("; ".join(getattr(self.sql, name).prepare for name in PREPARED).encode())
-        except self.errors:  # they are there: a pooler lent this server process before
-            return False
+        except self.errors:  # a pooler lent this server process before; a line that is lost tells nothing
+            return bool(raw.closed)
         return True
 
     def check_path(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -827,6 +828,19 @@ def test_what_every_call_sends_is_planned_once(caller: Caller) -> None:
     assert known == len(PREPARED)
     assert used >= 5
     assert not caller.ledger._database.prepare(line)  # type: ignore[attr-defined]  # lent before: it says so
+
+
+def test_a_line_that_is_lost_while_it_is_made_ready_does_not_count_against_preparing(
+    line: Wire, opened: Opens
+) -> None:
+    """The call is refused or repeated as for any lost line; the next line is made ready like the first."""
+    ledger, cut = opened(line.url), iter(["before"])
+    line.decide = lambda _, query: next(cut, "") if b"PREPARE" in query else ""
+    with contextlib.suppress(LedgerUnavailable):
+        ledger.find("k")
+    assert ledger.find("k") is None
+    assert ledger._store._prepares  # type: ignore[union-attr]
+    assert next(cut, None) is None
 
 
 @pytest.mark.parametrize("step", ["look", "claim", "record"])
