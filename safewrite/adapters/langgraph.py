@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, cast
@@ -22,6 +22,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolNode
+from langgraph.runtime import get_runtime
 
 from safewrite import context, errors
 from safewrite.deadline import Deadline
@@ -29,6 +30,7 @@ from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, SafeWriteError
 from safewrite.outcome import Outcome
 from safewrite.report import WriteReport
+from safewrite.shell.idle import Keepalive
 from safewrite.tool import Tool
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class SafeWriteMiddleware(AgentMiddleware[TurnState, Any]):
       Default: they are one write, and the later ones are told so.
     - `step_limit`: what the graph allows one step (`step_timeout`, `TimeoutPolicy`), in seconds or as `timedelta`:
       writes end within it.  Default: only the deadline of a run that is open around the graph.
+    - `heartbeat`: how often a coroutine call puts off the `idle_timeout` of its node.  Default: never.
 
     Put it where you like among the middleware: what runs a call again finds the same write.  Raises
     `ConfigurationError` before the model is called where there is no thread id, or no checkpointer to keep the turn,
@@ -80,11 +83,18 @@ class SafeWriteMiddleware(AgentMiddleware[TurnState, Any]):
 
     state_schema = TurnState
 
-    def __init__(self, *, occurrences: bool = False, step_limit: Duration | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        occurrences: bool = False,
+        step_limit: Duration | None = None,
+        heartbeat: Duration | None = None,
+    ) -> None:
         super().__init__()
         self.tools = []
         self.occurrences = occurrences
         self.step_limit = seconds(step_limit, name="step_limit", allow_none=True)
+        self.heartbeat = seconds(heartbeat, name="heartbeat", allow_none=True)
 
     def before_model(self, state: TurnState, runtime: object) -> dict[str, int]:  # noqa: ARG002 - as LangChain calls it
         """Open the next turn."""
@@ -121,9 +131,15 @@ class SafeWriteMiddleware(AgentMiddleware[TurnState, Any]):
         """Do as `wrap_tool_call`, in a coroutine."""
         with self._bound(request) as call:
             try:
-                return _told(request, call, await handler(request))
+                async with self._alive():
+                    result = await handler(request)
+                return _told(request, call, result)
             except SafeWriteError as error:
                 return _message(request, _report(error, call))
+
+    def _alive(self) -> AbstractAsyncContextManager[object]:
+        beat = getattr(get_runtime(), "heartbeat", None) if self.heartbeat is not None else None
+        return Keepalive(beat, interval=self.heartbeat) if beat is not None else nullcontext()
 
     @contextmanager
     def _bound(self, request: ToolCallRequest) -> Iterator[_Bound]:
@@ -268,7 +284,7 @@ _RULES = {
     "error_text": "its `ToolNode` handles errors with a text of its own, which asks the model to try again. Leave "
     "`handle_tool_errors` alone.",
     "short_timeout": "{0} = {1:g} s cuts it off before it can answer: a call may take {2:g} s. Lengthen it, or give "
-    "`SafeWriteMiddleware(step_limit=...)` less than it.",
+    "`SafeWriteMiddleware` less than it as `step_limit`, or as `heartbeat` for an idle limit.",
     "memory_only": "`{0}` keeps the turns in this process alone: in the next one a thread counts from 1 again, and a "
     "later write is taken for an earlier one. Use a checkpointer that stores them.",
     "durability_exit": '`durability="exit"` stores nothing until the graph ends: after a crash the model decides anew. '
@@ -346,8 +362,9 @@ def _of_node(graph: Any, node: Any, tools: ToolNode, sw: SafeWrite) -> Iterator[
             (x.step_limit for x in ours if x.step_limit is not None), default=sw.settings.operation_timeout
         )
         needs = min(own, sw.settings.operation_timeout) + sw.settings.grace
+        beat = min((x.heartbeat for x in ours if x.heartbeat is not None), default=float("inf"))
         for what, limit in _limits(graph, node):
-            if limit < needs:
+            if limit < needs and not (what == "`idle_timeout`" and beat < limit):
                 yield Finding("short_timeout", _RULES["short_timeout"].format(what, limit, needs), name)
 
 

@@ -118,8 +118,8 @@ class Bench:
 
     def _coroutines(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         async def later(value: str) -> str:
-            if self.mode == "hang":
-                await asyncio.sleep(60.0)
+            if self.mode in ("hang", "slow"):
+                await asyncio.sleep(60.0 if self.mode == "hang" else 1.0)
             return value
 
         async def refund(order: str, attempt: Attempt, amount: int = 5) -> str:
@@ -139,7 +139,7 @@ class Bench:
 
     @property
     def mode(self) -> str:
-        """How the other side is just now: ok, lost, unsent, die, or (for coroutines) hang."""
+        """How the other side is just now: ok, lost, unsent, die, or (for coroutines) slow or hang."""
         return self._mode.read_text() if self._mode.exists() else "ok"
 
     @mode.setter
@@ -156,6 +156,7 @@ class Bench:
         self,
         script: Script,
         *,
+        safe: SafeWriteMiddleware | None = None,
         retry: Any = None,
         timeout: Any = None,
         counts: bool = True,
@@ -163,7 +164,7 @@ class Bench:
         **node: Any,
     ) -> Callable[[Any], Any]:
         """Return what makes a graph of one's own over a checkpointer."""
-        safe, model = SafeWriteMiddleware(), Scripted(script=script)
+        safe, model = safe or SafeWriteMiddleware(), Scripted(script=script)
         wraps = {"wrap_tool_call": safe.wrap_tool_call, "awrap_tool_call": safe.awrap_tool_call}
 
         class State(MessagesState):

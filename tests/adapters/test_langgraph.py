@@ -17,10 +17,10 @@ from langchain.agents.middleware import (
 from langchain.tools import tool
 from langchain_core.messages import RemoveMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.errors import GraphInterrupt
+from langgraph.errors import GraphInterrupt, NodeTimeoutError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, RetryPolicy, interrupt
+from langgraph.types import Command, RetryPolicy, TimeoutPolicy, interrupt
 
 import safewrite
 from safewrite import ConfigurationError, NoRunContext
@@ -574,6 +574,25 @@ def test_a_step_limit_is_a_deadline(bench: Bench) -> None:
     (told,) = answers(bench.go(bench.agent(steps([refund()]), middleware=[safe])))
     assert told.artifact["reason"] == "budget_exhausted"
     assert bench.effects == []
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_heartbeat_puts_off_the_idle_limit_of_the_node(tmp_path: Path, beats: bool) -> None:
+    """A write that takes longer than its node may be silent: cut off without the heartbeat, though written."""
+    bench = Bench(tmp_path, "async")
+    bench.mode = "slow"
+    silent = TimeoutPolicy(idle_timeout=0.5, refresh_on="heartbeat")
+    safe = SafeWriteMiddleware(heartbeat=0.05 if beats else None)
+    make = bench.graph(steps([refund()]), safe=safe, timeout=silent)
+    if beats:
+        assert answers(bench.go(make))[0].content == "refunded 5"
+    else:
+        with pytest.raises(NodeTimeoutError):
+            bench.go(make)
+        bench.mode = "ok"
+        assert answers(bench.go(make, None))[0].artifact["evidence"] == "reconciled"
+    bench.sw.close()
+    assert len(bench.effects) == 1
 
 
 # Graphs in graphs -------------------------------------------------------------------------------------------------

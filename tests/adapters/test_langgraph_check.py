@@ -87,6 +87,9 @@ def test_a_timeout_shorter_than_ours_is_named_with_both_numbers(
     graph.step_timeout = 60.0
     graph.nodes["tools"].timeout = TimeoutPolicy(run_timeout=1.0, idle_timeout=1.5)
     assert [one.rule for one in check(graph, bench.sw)] == ["short_timeout", "short_timeout"]
+    graph = bench.agent(NOTHING, middleware=[SafeWriteMiddleware(heartbeat=1.0)])(bench.stored)
+    graph.nodes["tools"].timeout = TimeoutPolicy(idle_timeout=1.5)
+    assert check(graph, bench.sw) == ()
     graph = bench.agent(NOTHING, middleware=[SafeWriteMiddleware(step_limit=1.5)])(bench.stored)
     graph.step_timeout = 2.0 + bench.sw.settings.grace
     assert check(graph, bench.sw) == ()
