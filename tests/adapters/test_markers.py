@@ -30,6 +30,12 @@ ORDERS = Dependency("orders", key_retention=timedelta.max, read_lag=0.0)
 NAMES = count()
 
 
+OPEN = sa.text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL"
+)
+"""How many transactions that write are open."""
+
+
 class Base(DeclarativeBase):
     pass
 
@@ -361,6 +367,9 @@ def test_a_transaction_that_is_still_open_is_waited_for(sw: SafeWrite, cut: tupl
     assert (done.state, done.may_still_land, place.effects()) == ("unknown", True, 0)
     between.decide = lambda number, query: ""
     between.cut()
+    with place.engine.connect() as connection:
+        while connection.scalar(OPEN):
+            connection.execute(sa.text("SELECT pg_sleep(0.05)"))
     sw.recover()
     with safewrite.run("r1"), safewrite.turn(1):
         later = tool.peek(1)
