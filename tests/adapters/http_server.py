@@ -107,8 +107,8 @@ def serve_http1(connection: socket.socket, number: int) -> None:
         going = ANSWERS[path](connection)
 
 
-def serve_http2(connection: socket.socket) -> None:
-    """Answer the requests of a connection: `/ok`, `/refused` (RST_STREAM), `/goaway/N` (last stream N)."""
+def serve_http2(connection: socket.socket, number: int) -> None:
+    """Answer `/ok`, `/refused` (RST_STREAM) and `/goaway/N` (last stream N), and nothing else."""
     h2 = H2Connection(H2Configuration(client_side=False))
     h2.initiate_connection()
     connection.sendall(h2.data_to_send())
@@ -117,7 +117,7 @@ def serve_http2(connection: socket.socket) -> None:
         for event in events:
             if isinstance(event, RequestReceived):
                 stream, path = int(event.stream_id or 0), dict(event.headers or ())[b":path"].decode()
-                SEEN.append({"path": path})
+                SEEN.append({"connection": number, "path": path})
                 if path == "/ok":
                     h2.send_headers(stream, [(":status", "201")], end_stream=True)
                 elif path == "/refused":
@@ -135,7 +135,7 @@ def serve(connection: socket.socket, tls: ssl.SSLContext | None) -> None:
         if tls is not None:
             serve_http1(tls.wrap_socket(connection, server_side=True), next(NUMBERS))
         elif connection.recv(3, socket.MSG_PEEK) == b"PRI":
-            serve_http2(connection)
+            serve_http2(connection, next(NUMBERS))
         else:
             serve_http1(connection, next(NUMBERS))
 

@@ -398,7 +398,7 @@ def test_any_other_transport_is_stopped_at_its_next_wait() -> None:
 # Connections -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/half", "/silent", "/drip", "/cut/404"])
+@pytest.mark.parametrize("path", ["/half", "/silent", "/drip", "/cut/404", "/unanswered"])
 def test_after_a_limit_or_an_error_the_connection_is_not_used_again(
     colour: Colour, server: Server, path: str
 ) -> None:
@@ -411,7 +411,8 @@ def test_after_a_limit_or_an_error_the_connection_is_not_used_again(
             yield "GET", server.url + path, {}
         yield "GET", f"{server.url}/ok", {}
 
-    colour.requests(work)
+    http2 = path == "/unanswered"
+    colour.requests(work, http1=not http2, http2=http2)
     first, second, broken, next_ = (one["connection"] for one in server.seen())
     assert first == second == broken != next_
 
