@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from safewrite.deadline import Deadline
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError, IntentMismatch, MissingTarget, SafeWriteError
 from safewrite.outcome import Outcome
-from safewrite.signature import own_globals
+from safewrite.signature import own_globals, value_hint
 from safewrite.told import value_or_error
 from safewrite.tool import Tool, check_reconcile
 
@@ -152,7 +153,8 @@ def _as_tool(guard: Guard, options: CallOptions) -> Callable[..., Any]:
 
     tool = guard.tool
     hints = dict(tool.hints_as_written)
-    returns = tool.hints.get("return", Any)
+    returns = value_hint(tool.hints.get("return", Any))  # a verdict is never seen outside
+    returns = Any if returns is inspect.Signature.empty else returns
     # The function below runs with the globals of the tool's module: what it needs, it closes over.
     missing, misuse = MissingTarget, _misuse_report
     hints["return"] = typing.Union[returns, WriteReport]  # noqa: UP007 - `returns` may be any form

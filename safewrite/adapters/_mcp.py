@@ -49,8 +49,8 @@ def result_of(report: WriteReport, *, is_error: bool = False) -> dict[str, Any]:
         data = report.model_dump(mode="json")
     except ValueError:  # a value that is no JSON: the write stands, and its report goes out without it
         data = report.model_copy(update={"value": None}).model_dump(mode="json")
-    text = {"type": "text", "text": report.message}
-    return {"content": [text], "structuredContent": {"result": data}, "isError": is_error}
+    content = [{"type": "text", "text": report.message}]
+    return {"content": content, "structuredContent": {"result": data}, "isError": is_error}
 
 
 def report_in(result: Wire) -> WriteReport | None:
@@ -131,16 +131,13 @@ def _request_2(ctx: Any) -> Request:
     def answer(wire: Wire) -> Any:
         return {**wire, "resultType": "complete"} if ctx.protocol_version >= "2026" else dict(wire)
 
-    wanted = _progress_token(ctx.params) is not None
-    progress = ctx.session.report_progress if wanted else None
+    progress = ctx.session.report_progress if _progress_token(ctx.params) is not None else None
     return Request(ctx.method, ctx.params or {}, answer, progress, _session_id(ctx.request))
 
 
 def _request_1(ctx: Any, request: Any) -> Request:
-    params = (
-        request.params.model_dump(by_alias=True, mode="json", exclude_none=True) if request.params else {}
-    )
-    token = _progress_token(params)
+    dumped = request.params and request.params.model_dump(by_alias=True, mode="json", exclude_none=True)
+    token = _progress_token(dumped)
 
     async def progress(value: float) -> None:
         await ctx.session.send_progress_notification(token, value, related_request_id=str(ctx.request_id))
@@ -149,7 +146,7 @@ def _request_1(ctx: Any, request: Any) -> Request:
         return _types.ServerResult(tool_result(wire))
 
     known = progress if token is not None else None
-    return Request(request.method, params, answer, known, _session_id(ctx.request))
+    return Request(request.method, dumped or {}, answer, known, _session_id(ctx.request))
 
 
 def _progress_token(params: Wire | None) -> object:
@@ -163,19 +160,22 @@ def _session_id(request: Any) -> str:
 def says_error(answer: Any) -> bool:
     """Return whether what a handler gave the SDK is a tool error."""
     answer = getattr(answer, "root", answer)
-    if isinstance(answer, Mapping):
-        return bool(answer.get("isError"))
-    return bool(getattr(answer, "isError", False) or getattr(answer, "is_error", False))
+    return bool(answer.get("isError") if isinstance(answer, Mapping) else getattr(answer, "isError", False))
 
 
 # Clients ----------------------------------------------------------------------------------------------------------
+
+
+def session_of(client: Any) -> Any:
+    """Return the `ClientSession` of a `Client`, or the one that is given."""
+    return getattr(client, "session", client)
 
 
 class Issued:
     """One request of a tool call, under a request id of its own: `task` ends with its raw result."""
 
     def __init__(self, client: Any, params: Wire, heard: Callable[[], None]) -> None:
-        self.session = getattr(client, "session", client)
+        self.session = session_of(client)
         self.id: int | None = None
         self.task = asyncio.create_task(self._ask(params, heard))
 
@@ -201,10 +201,7 @@ class Issued:
         if self.task.done():
             return
         if FIRST_LINE and self.id in self.session._response_streams:
-            params = {"requestId": self.id, "reason": reason}
-            note = types.CancelledNotification.model_validate(
-                {"method": "notifications/cancelled", "params": params}
-            )
-            await self.session.send_notification(_types.ClientNotification(note))
+            note = {"method": "notifications/cancelled", "params": {"requestId": self.id, "reason": reason}}
+            await self.session.send_notification(_types.ClientNotification.model_validate(note))
         self.task.cancel()
         await asyncio.wait((self.task,))

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from safewrite.adapters._mcp import PREFIX, Issued, Wire, report_in, tool_result
+from safewrite.adapters._mcp import PREFIX, Issued, Wire, report_in, session_of, tool_result
 from safewrite.context import current_attempt, current_deadline, current_run, current_tool_call, current_turn
 from safewrite.core.idle import Watch, effective_idle
 from safewrite.core.intent import turn_text
@@ -88,10 +88,8 @@ class Operation:
     ) -> None:
         opened, within, attempt = current_run(), current_tool_call(), current_attempt()
         self.tool = tool
-        around = current_deadline()
-        if deadline is None:
-            deadline = Deadline.operation(of=f"tool `{tool}`")
-        self.deadline = deadline if around is None else Deadline.first_of(deadline, around)
+        limits = [deadline or Deadline.operation(of=f"tool `{tool}`"), current_deadline()]
+        self.deadline = Deadline.first_of(*(one for one in limits if one is not None))
         who = run if run is not None else (opened.id if opened is not None else None)
         which = turn_text(turn) if turn is not None else current_turn()
         if not who or which is None:
@@ -106,11 +104,11 @@ class Operation:
         self._identity = {
             f"{PREFIX}{name}": value for name, value in given.items() if value not in (None, "")
         }
-        self._idle = effective_idle(
+        wants, limit = (
+            seconds(per_server, name="per_server", allow_zero=True),
             resolve_settings({"idle": idle}).idle,
-            per_server=seconds(per_server, name="per_server", allow_zero=True),
-            carries_progress=carries_progress,
         )
+        self._idle = effective_idle(limit, per_server=wants, carries_progress=carries_progress)
         self._meta: dict[str, Any] | None = None
 
     @property
@@ -157,16 +155,14 @@ class Operation:
             if attempt is not None:
                 attempt.progress()
 
-        def left() -> float:
-            return min(watch.left(clock().now().ticks), self.deadline.remaining())
-
         issued = Issued(client, params, heard)
         task, said = issued.task, f"The connection ended while `{self.tool}` was waited for."
         waiting = _waiting.get(issued.session, set())
         waiting.add(task)
         task.add_done_callback(waiting.discard)
         try:
-            in_time = await await_while(task, left)
+            end = self.deadline.remaining
+            in_time = await await_while(task, lambda: min(watch.left(clock().now().ticks), end()))
         except asyncio.CancelledError:
             await _take_back(issued, "the caller was cancelled")
             raise
@@ -236,7 +232,7 @@ async def list_tools(client: Any, *, deadline: Deadline | None = None, pages: in
     from mcp.types import PaginatedRequestParams
 
     one = deadline if deadline is not None else Deadline.operation(of="a listing")
-    session, cursor, tools = _session(client), None, list[Any]()
+    session, cursor, tools = session_of(client), None, list[Any]()
     for page in range(1, pages + 1):
         ask = partial(session.list_tools, params=PaginatedRequestParams(cursor=cursor))
         try:
@@ -270,7 +266,7 @@ async def held(connection: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
         await asyncio.wait((holding, ready), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await holding  # raises why it could not be made
-        waiting = _waiting[_session(ready.result())] = set()
+        waiting = _waiting[session_of(ready.result())] = set()
         holding.add_done_callback(lambda _: [task.cancel() for task in waiting])
         yield ready.result()
     finally:
@@ -282,10 +278,6 @@ async def held(connection: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
             _log.warning("a connection to an MCP server broke", exc_info=error)
 
 
-def _session(client: Any) -> Any:
-    return getattr(client, "session", client)
-
-
 def check_client(
     client: Any, *, longest: Duration, http_client: Any = None, run: str = "", session_id: str | None = None
 ) -> None:
@@ -294,7 +286,7 @@ def check_client(
     `http_client` is the one that was handed to the transport.  Raises `ConfigurationError`, with both numbers.
     """
     most = seconds(longest, name="longest")
-    timeout = getattr(_session(client), "_session_read_timeout_seconds", None)
+    timeout = getattr(session_of(client), "_session_read_timeout_seconds", None)
     limits = {"the session's `read_timeout_seconds`": getattr(timeout, "total_seconds", lambda: timeout)()}
     limits["the HTTP client's read timeout"] = getattr(getattr(http_client, "timeout", None), "read", None)
     for name, limit in limits.items():
@@ -305,5 +297,5 @@ def check_client(
             )
     if run and run == session_id:
         raise ConfigurationError(
-            f"the run {run!r} is the session id of the transport. Give the host's own name, which a resumed run keeps."
+            f"the run {run!r} is the session id of the transport. Give the host's own name."
         )

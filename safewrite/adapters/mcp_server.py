@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
+from mcp.types import ToolAnnotations
 
 from safewrite import words
 from safewrite.adapters._mcp import (
@@ -127,8 +128,6 @@ class SafeServer:
             known = name or tool.fn.__name__
             hints = {"readOnlyHint": False, "destructiveHint": destructive, "openWorldHint": open_world}
             if self.server is not low_level(self.server):
-                from mcp.types import ToolAnnotations
-
                 annotations = ToolAnnotations.model_validate(hints)
                 self.server.add_tool(fn, name=known, annotations=annotations, **options)
             self._writes[known] = tool
@@ -146,7 +145,7 @@ class SafeServer:
             f"the server's tool `{tool.name}` is a guarded write that was handed over as it is: nobody tells it run "
             "and turn, so nothing is ever sent. Write `@safe.tool()` in the place of `@server.tool()`."
             for tool in declared_tools(self.server)
-            if tool.name not in self._writes and isinstance(getattr(tool.fn, "tool", None), Tool)
+            if isinstance(getattr(tool.fn, "tool", None), Tool)
         ]
 
     # Serving ------------------------------------------------------------------------------------------------------
@@ -154,10 +153,9 @@ class SafeServer:
     async def _around(self, request: Request, call: Callable[[], Awaitable[Any]]) -> Any:
         if request.method in ENDLESS:
             return await call()
-        if not self._checked:
-            self._checked = True
-            for problem in self._unguarded():
-                _log.error("safewrite: %s", problem)
+        for problem in () if self._checked else self._unguarded():
+            _log.error("safewrite: %s", problem)
+        self._checked = True
         name = str(request.params.get("name", "")) if request.method == TOOL_CALL else ""
         write = self._writes.get(name)
         work = call if write is None else partial(self._write, write, request, call)
@@ -190,9 +188,8 @@ class SafeServer:
             return answer
         if not answer.tool_call:
             raise protocol_error(NO_ANSWER, answer.text, {"trace": answer.trace})
-        return request.answer(
-            result_of(answer.report) if answer.report is not None else answer.as_json()["result"]
-        )
+        report = answer.report
+        return request.answer(answer.as_json()["result"] if report is None else result_of(report))
 
     async def _write(self, tool: Tool, request: Request, call: Callable[[], Awaitable[Any]]) -> Any:
         """Carry out one call of a guarded write under the identity and the deadline that it brings."""
@@ -252,9 +249,9 @@ def _left(said: dict[str, Any]) -> float | None:
 def served(write: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Return a guarded write as a server runs it: a coroutine function with the tool's own parameters.
 
-    Returns the tool's value, or the SDK's `CallToolResult` with a `WriteReport`; never raises for the fate of a
-    write.  A plain function runs in a thread, so that the server stays awake.  Raises `ConfigurationError` for what
-    is no guarded write, a method, and a tool that takes the SDK's `Context`, which would be part of its record.
+    It returns the tool's value, or the SDK's `CallToolResult` with a `WriteReport`.  A plain function runs in a thread,
+    so that the server stays awake.  Raises `ConfigurationError` for what is no guarded function, and for one that
+    takes the SDK's `Context`, which would be part of its record.
     """
     tool = getattr(write, "tool", None)
     dressed = getattr(write, "as_tool", None)
@@ -263,12 +260,10 @@ def served(write: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
             f"{write!r} is no guarded write. Write `@sw.write(...)` below `@safe.tool()`."
         )
     if tool.receiver is not None:
-        raise ConfigurationError(f"`{tool.name}` is a method. Guard a function.", tool=tool.name)
+        raise ConfigurationError(f"`{tool.name}` is a method. Guard a function.")
     if any(getattr(hint, "__module__", "").startswith("mcp.server") for hint in tool.hints.values()):
         raise ConfigurationError(
-            f"`{tool.name}` takes the server's `Context`, which would be recorded and compared. Take it out: progress "
-            "is sent by itself.",
-            tool=tool.name,
+            f"`{tool.name}` takes the server's `Context`, which would be recorded. Take it out: progress is automatic."
         )
     guarded: Callable[..., Any] = dressed()
 

@@ -79,7 +79,7 @@ class Served:
 
     def asked(self, method: str = "tools/call") -> list[dict[str, Any]]:
         """Return the parameters of the requests that came."""
-        return [params for seen, params in self.lines("asked") if seen == method]
+        return [params for seen, params, _ in self.lines("asked") if seen == method]
 
     def pid(self) -> int:
         """Return the process id."""

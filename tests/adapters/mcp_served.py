@@ -69,7 +69,7 @@ def hook(request: Any, call: Any) -> Any:
 
 def seen(request: Any, call: Any) -> Any:
     """Log what was asked, before anything else looks at it."""
-    log("asked", request.method, dict(request.params))
+    log("asked", request.method, dict(request.params), request.session_id)
     return call()
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import anyio
 import pytest
 
-from safewrite import SafeWrite, WriteReport
+from safewrite import Applied, SafeWrite, StillRunning, WriteReport
 from safewrite.adapters import _mcp
 from safewrite.adapters.mcp_client import Operation, RequestGivenUp, held
 from safewrite.adapters.mcp_server import SafeServer, served
 from safewrite.deadline import Deadline
 from safewrite.errors import ConfigurationError
 from safewrite.testing import ManualClock
-from tests.adapters.mcp_clients import Served, until
+from tests.adapters.mcp_clients import SCRIPT, Served, until
 
 if _mcp.FIRST_LINE:
     from mcp.server.fastmcp import Context
@@ -49,6 +49,13 @@ def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
     one = Served(tmp_path, request.param, {"safe": QUICK["safe"]})
     yield one
     one.stop()
+
+
+@pytest.fixture
+def sw(tmp_path: Path) -> Iterator[SafeWrite]:
+    """One `SafeWrite` over a ledger of its own."""
+    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as made:
+        yield made
 
 
 def said(turn: object = 1, **more: object) -> dict[str, Any]:
@@ -135,16 +142,22 @@ def test_a_call_without_identity_is_refused(http: Served, meta: dict[str, Any] |
 
 def test_a_session_id_is_no_run(http: Served) -> None:
     """It is refused where the transport has one, since a host that resumes has another."""
+    mode = {} if _mcp.FIRST_LINE else {"mode": "legacy"}
 
-    class Headers:
-        headers = {"mcp-session-id": "s1"}  # noqa: RUF012 - a stand-in for the HTTP request
+    async def main() -> dict[str, Any]:
+        async with http.session(**mode) as session:
+            await session.call_tool("greet", {"name": "me"})
+            (session_id,) = {
+                line[2] for line in http.lines("asked") if line[1].get("arguments") == {"name": "me"}
+            }
+            assert session_id
+            meta = {RUN: session_id, TURN: 1}
+            return (await session.call_tool("pay", {"order": "a4"}, meta=meta)).model_dump(by_alias=True)
 
-    request = _mcp.Request(
-        "tools/call", {"_meta": {RUN: "s1", TURN: 1}}, dict, session_id=_mcp._session_id(Headers())
-    )
-    with SafeWrite("sqlite://") as sw:
-        found = SafeServer(MCPServer("x"), sw)._identity(request)
-    assert "session id" in str(found)
+    result = asyncio.run(main())
+    assert result["isError"] is True
+    assert "is the session id of the transport" in report(result).message
+    assert effects(http, "a4") == 0
 
 
 # Deadline ---------------------------------------------------------------------------------------------------------
@@ -276,6 +289,29 @@ def test_the_model_sees_the_schema_of_the_undecorated_tool(http: Served) -> None
     assert tools["ship"]["annotations"]["destructiveHint"] is True
     assert tools["ship"]["title"] == "Ship it"
     assert "annotations" not in tools["greet"]
+
+
+def test_a_verdict_is_no_part_of_the_result(sw: SafeWrite) -> None:
+    """A tool whose body returns verdicts is listed with the value in them."""
+
+    @sw.write(target="order")
+    async def pay(order: str) -> Applied[int] | StillRunning:
+        return StillRunning()
+
+    assert served(pay).__annotations__["return"] == int | WriteReport
+
+
+def test_a_low_level_server_is_guarded_too(tmp_path: Path) -> None:
+    """It calls its tools itself: identity, refusal and report are the same."""
+    low = Served(tmp_path, "stdio", script=SCRIPT.with_name("mcp_low.py"))
+    meta = said()
+    done, refused, lost = ask(
+        low, ("pay", {"order": "o1"}, meta), ("pay", {"order": "o2"}, {}), ("pay", {"order": "lost"}, said())
+    )
+    assert done["content"][0]["text"] == "pay o1"
+    assert refused["isError"] is True
+    assert (report(lost).state, lost["isError"]) == ("unknown", False)
+    assert rows_of(low, meta[RUN])
 
 
 # Slow, stuck, cancelled -------------------------------------------------------------------------------------------
@@ -424,13 +460,6 @@ def test_a_call_that_is_issued_anew_after_a_crash_has_one_effect(
 
 
 # At start-up ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def sw(tmp_path: Path) -> Iterator[SafeWrite]:
-    """One `SafeWrite` over a ledger of its own."""
-    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as made:
-        yield made
 
 
 def test_a_write_that_is_handed_over_as_it_is_is_seen(sw: SafeWrite) -> None:
