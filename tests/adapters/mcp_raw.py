@@ -1,7 +1,8 @@
 """A server on stdio without any SDK, which does what a tool is called and writes down what it hears.
 
 `answer` answers, `silent` never does, `late` answers the cancelled request all the same, `ticks:N:S` reports progress N
-times every S seconds and answers unless N is 0 (then it never stops), `deaf` reads nothing any more.
+times every S seconds and answers unless N is 0 (then it never stops), `error:C:M` answers
+with a JSON-RPC error, `deaf` reads nothing any more.
 """
 
 from __future__ import annotations
@@ -38,6 +39,24 @@ def ticks(id: Any, token: Any, count: int, seconds: float) -> None:
     result(id, "ticked")
 
 
+def called(id_: Any, params: dict[str, Any], late: list[Any]) -> None:
+    """Do what a tool is called."""
+    what, *numbers = params["name"].split(":")
+    if what == "answer":
+        result(id_, params["arguments"].get("say", ""))
+    elif what == "late":
+        late.append(id_)
+    elif what == "ticks":
+        token = params["_meta"]["progressToken"]
+        threading.Thread(
+            target=ticks, args=(id_, token, int(numbers[0]), float(numbers[1])), daemon=True
+        ).start()
+    elif what == "error":
+        send(id=id_, error={"code": int(numbers[0]), "message": numbers[1]})
+    elif what == "deaf":
+        time.sleep(600)
+
+
 def handle(message: dict[str, Any], late: list[Any]) -> None:
     """Do what one message asks."""
     id_, method, params = message.get("id"), message.get("method"), message.get("params") or {}
@@ -55,18 +74,7 @@ def handle(message: dict[str, Any], late: list[Any]) -> None:
         more = {"nextCursor": str(page + 1)} if page < PAGES or (HEARD.parent / "endless").exists() else {}
         send(id=id_, result={"tools": [tool], **more})
     elif method == "tools/call":
-        what, *numbers = params["name"].split(":")
-        if what == "answer":
-            result(id_, params["arguments"].get("say", ""))
-        elif what == "late":
-            late.append(id_)
-        elif what == "ticks":
-            token = params["_meta"]["progressToken"]
-            threading.Thread(
-                target=ticks, args=(id_, token, int(numbers[0]), float(numbers[1])), daemon=True
-            ).start()
-        elif what == "deaf":
-            time.sleep(600)
+        called(id_, params, late)
     elif method == "notifications/cancelled" and late:
         result(late.pop(), "too late")
     elif id_ is not None and method is not None:

@@ -295,6 +295,30 @@ def test_a_timeout_of_the_sdk_is_reconciled(http: Served, sw: SafeWrite) -> None
     assert "mcp_request_timeout" in [row.reason for row in sw.audit.rows(intent.id)]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason", "state"),
+    [
+        ("-32001:timed out", "mcp_request_timeout", "applied"),
+        ("408:timed out", "mcp_request_timeout", "applied"),
+        ("-32000:Connection closed", "mcp_connection_closed", "applied"),
+        ("0:Request cancelled", "mcp_unlisted", "applied"),
+        ("-32601:Method not found", "mcp_method_not_found", "not_applied"),
+    ],
+)
+def test_what_a_server_answers_instead_is_evidence(
+    raw: Served, sw: SafeWrite, error: str, reason: str, state: str
+) -> None:
+    """Timeouts, closed and cancelled requests are reconciled; what proves that nothing was done is not."""
+
+    async def work(session: Any) -> Outcome[Any]:
+        return await outcome(written(sw, lambda: operation(f"error:{error}").call(session), lambda: True))
+
+    assert on(raw, work).state == state
+    (intent,) = sw.audit.run("r1")
+    assert reason in [row.reason for row in sw.audit.rows(intent.id)]
+    assert len(heard(raw, "tools/call")) == 1
+
+
 # Limits, and servers that are told ----------------------------------------------------------------------------------
 
 
