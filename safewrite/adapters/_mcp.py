@@ -38,7 +38,7 @@ class Raw(RootModel[dict[str, Any]]):
 
 def protocol_error(code: int, message: str, data: object) -> Exception:
     """Return the exception that the SDK answers with a JSON-RPC error."""
-    if FIRST_LINE:
+    if FIRST_LINE:  # pragma: no cover - 1.x
         return PROTOCOL_ERROR(types.ErrorData(code=code, message=message, data=data))
     return _sdk.MCPError(code=code, message=message, data=data)  # type: ignore[no-any-return]
 
@@ -83,7 +83,7 @@ class Request:
     answer: Callable[[Wire], Any]
     """Makes of a tool's result what the SDK is to be given."""
     progress: Callable[[float], Awaitable[None]] | None = None
-    """Sends a progress notification; None: nobody asked for them."""
+    """Sends a progress notification, if somebody asked for them."""
     session_id: str = ""
     """The transport's; never a run."""
 
@@ -105,39 +105,40 @@ def declared_tools(server: Any) -> list[Any]:
 def wrap_requests(server: Any, around: Around) -> None:
     """Let every request to a server go through `around(request, call)`; in 1.x, those with a handler by now."""
     low = low_level(server)
-    if not FIRST_LINE:
-
-        async def middleware(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-            if ctx.request_id is None:
-                return await call_next(ctx)
-            return await around(_request_2(ctx), lambda: call_next(ctx))
-
-        low.middleware.insert(0, middleware)  # the outermost: it answers for the others, too
+    if FIRST_LINE:  # pragma: no cover - 1.x
+        for kind, handler in list(low.request_handlers.items()):
+            low.request_handlers[kind] = _wrapped_1(low, handler, around)
         return
 
-    def wrapped(handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-        async def handle(request: Any) -> Any:
-            if request is None:  # it asks itself for its tools, within a request
-                return await handler(request)
-            return await around(_request_1(low.request_context, request), lambda: handler(request))
+    async def middleware(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        return await around(_request_2(ctx), lambda: call_next(ctx))
 
-        return handle
+    low.middleware.insert(0, middleware)  # the outermost: it answers for the others, too
 
-    for kind, handler in list(low.request_handlers.items()):
-        low.request_handlers[kind] = wrapped(handler)
+
+def _wrapped_1(low: Any, handler: Callable[[Any], Any], around: Around) -> Any:  # pragma: no cover - 1.x
+    async def handle(request: Any) -> Any:
+        if request is None:  # it asks itself for its tools, within a request
+            return await handler(request)
+        return await around(_request_1(low.request_context, request), lambda: handler(request))
+
+    return handle
 
 
 def _request_2(ctx: Any) -> Request:
     def answer(wire: Wire) -> Any:
         return {**wire, "resultType": "complete"} if ctx.protocol_version >= "2026" else dict(wire)
 
-    progress = ctx.session.report_progress if _progress_token(ctx.params) is not None else None
-    return Request(ctx.method, ctx.params or {}, answer, progress, _session_id(ctx.request))
+    return Request(
+        ctx.method, ctx.params or {}, answer, ctx.session.report_progress, _session_id(ctx.request)
+    )
 
 
-def _request_1(ctx: Any, request: Any) -> Request:
+def _request_1(ctx: Any, request: Any) -> Request:  # pragma: no cover - 1.x
     dumped = request.params and request.params.model_dump(by_alias=True, mode="json", exclude_none=True)
-    token = _progress_token(dumped)
+    token = ((dumped or {}).get("_meta") or {}).get("progressToken")
 
     async def progress(value: float) -> None:
         await ctx.session.send_progress_notification(token, value, related_request_id=str(ctx.request_id))
@@ -147,10 +148,6 @@ def _request_1(ctx: Any, request: Any) -> Request:
 
     known = progress if token is not None else None
     return Request(request.method, dumped or {}, answer, known, _session_id(ctx.request))
-
-
-def _progress_token(params: Wire | None) -> object:
-    return ((params or {}).get("_meta") or {}).get("progressToken")
 
 
 def _session_id(request: Any) -> str:
@@ -185,7 +182,7 @@ class Issued:
 
         request: Any = types.CallToolRequest.model_validate({"method": "tools/call", "params": params})
         limit: Any = NO_LIMIT
-        if FIRST_LINE:
+        if FIRST_LINE:  # pragma: no cover - 1.x
             request, limit = _types.ClientRequest(request), timedelta(seconds=NO_LIMIT)
             self.id = self.session._request_id  # nothing is awaited between here and its use
         raw: Raw = await self.session.send_request(
@@ -200,7 +197,7 @@ class Issued:
         """
         if self.task.done():
             return
-        if FIRST_LINE and self.id in self.session._response_streams:
+        if FIRST_LINE and self.id in self.session._response_streams:  # pragma: no cover - 1.x
             note = {"method": "notifications/cancelled", "params": {"requestId": self.id, "reason": reason}}
             await self.session.send_notification(_types.ClientNotification.model_validate(note))
         self.task.cancel()

@@ -237,8 +237,8 @@ class SafeServer:
 
 def _left(said: dict[str, Any]) -> float | None:
     """Return the seconds that the caller has left."""
-    whole = {name: said.get(f"deadline-{name}") for name in ("ms", "at")}
-    ms, at = (v if isinstance(v, int) and not isinstance(v, bool) else None for v in whole.values())
+    whole = [said.get(f"deadline-{name}") for name in ("ms", "at")]
+    ms, at = (v if type(v) is int and abs(v) < 10**15 else None for v in whole)
     by_instant = None if at is None else at / 1000 - clock().now().unix
     if ms is None:
         return by_instant

@@ -15,7 +15,9 @@ import pytest
 
 OTHER = os.environ.get("SAFEWRITE_MCP1_PYTHON", "")
 ROOT = Path(__file__).parent.parent.parent
-SUITES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/adapters").glob("test_mcp_[cs]*.py"))]
+SUITES = [
+    str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/adapters").glob("test_mcp_[ics]*.py"))
+]
 
 
 @pytest.mark.slow

@@ -178,6 +178,7 @@ def test_a_call_that_is_late_is_refused_before_its_work(http: Served, left: int)
         ({"deadline_ms": 700}, 0.7),
         ({"deadline_ms": 99_000}, 1.5),  # `longest`
         ({"deadline_ms": "abc"}, 1.5),
+        ({"deadline_ms": -(10**400)}, 1.5),
         ({"deadline_ms": True, "deadline_at": 1.5}, 1.5),
         ({"deadline_ms": 700, "deadline_at": 1000}, 0.7),  # past: another clock
         ({"deadline_ms": 700, "deadline_at": 9_999_999_999_999}, 0.7),
