@@ -326,7 +326,7 @@ def test_a_server_is_told_once_at_a_limit(raw: Served) -> None:
     """With the id of the request; nothing is told of requests that are answered."""
 
     async def work(session: Any) -> None:
-        one = operation("silent", 1.0)
+        one = operation("silent", 3.0)
         with pytest.raises(RequestGivenUp, match=r"The limit of \S+ s has passed; there is no idle limit"):
             await one.call(session)
         answered = asyncio.create_task(operation("answer").call(session, {"say": "yes"}))
@@ -385,7 +385,7 @@ def test_a_late_answer_goes_to_no_other_call(raw: Served) -> None:
 
     async def work(session: Any) -> str:
         with pytest.raises(RequestGivenUp):
-            await operation("late", 0.5).call(session)
+            await operation("late", 3.0).call(session)
         await until(lambda: heard(raw, "notifications/cancelled"))
         return str((await operation("answer").call(session, {"say": "mine"})).content[0].text)
 
