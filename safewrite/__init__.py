@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from safewrite.guard import Alert, SafeWrite
     from safewrite.outcome import Outcome
     from safewrite.planning import Plan, plan
-    from safewrite.report import ReadReport, WriteReport
+    from safewrite.report import WriteReport
     from safewrite.tool import ALL_ARGUMENTS
     from safewrite.verdicts import (
         Applied,
@@ -76,7 +76,7 @@ _ROOMS = {
     "guard": ("Alert", "SafeWrite"),
     "outcome": ("Outcome",),
     "planning": ("Plan", "plan"),
-    "report": ("ReadReport", "WriteReport"),
+    "report": ("WriteReport",),
     "tool": ("ALL_ARGUMENTS",),
     "verdicts": (
         "Applied",
@@ -119,7 +119,6 @@ __all__ = [
     "Partial",
     "Plan",
     "ReadFailed",
-    "ReadReport",
     "Rejected",
     "SafeWrite",
     "SafeWriteError",

@@ -31,6 +31,7 @@ class Attempt:
         deadline_at: float,
         idle: float | None = None,
         role: Role = "write",
+        system: str = "",
     ) -> None:
         self.id = id
         self.number = number
@@ -41,6 +42,7 @@ class Attempt:
         self.deadline_read = False
         self.progress_count = 0
         self.role: Role = role
+        self.system = system
         """What runs in it: a write, a reconciling read of one, or a reading tool, whose attempts have no key."""
         self.reached = ""
         self.cut = ""

@@ -36,7 +36,7 @@ class Read(Protocol[P, R]):
         ...
 
     def as_tool(self) -> Callable[P, Any]:
-        """Return this tool for agent frameworks: it returns a `ReadReport` where not all was fetched."""
+        """Return this tool for agent frameworks: it returns a `NotFetched` where not all was fetched."""
         ...
 
 
@@ -72,6 +72,7 @@ class Reader:
             words(0.0) if refusal else "",
             nested=inside is not None,
             passes=inside is not None and inside.role == "reconcile",
+            shares=inside is not None and inside.system == tool.system,
         )
 
     def _about(self, arguments: Mapping[str, Any]) -> str:
@@ -91,43 +92,38 @@ class Reader:
 
 def reader(of: Reader) -> Read[Any, Any]:
     """Return the function that stands in the place of the decorated one."""
-    made = _made(of, of.tool.hints_as_written, lambda value, _: value, reports=False)
+    hints = dict(of.tool.hints_as_written)
+    made = _made(of, hints, _raised, lambda value, _: value)
     made.fn, made.reading_tool = of.tool.fn, of.tool
-    made.as_tool = lambda: _as_tool(of)
+    returns: Any = typing.Union[of.tool.hints.get("return", Any), NotFetched]  # noqa: UP007 - it may be any form
+    made.as_tool = lambda: _made(of, hints | {"return": returns}, _told, _or_part)
     return cast("Read[Any, Any]", made)
 
 
-def _as_tool(of: Reader) -> Callable[..., Any]:
-    from safewrite.report import ReadReport
+def _raised(error: ReadFailed) -> Any:
+    raise error
 
-    hints = dict(of.tool.hints_as_written)
-    hints["return"] = typing.Union[of.tool.hints.get("return", Any), ReadReport]  # noqa: UP007 - it may be any form
 
-    def finish(value: Any, reading: reads.Reading) -> Any:
-        if isinstance(value, NotFetched):
-            return ReadReport.of(value)
-        if not isinstance(value, Partial):
-            return value
-        who = reading.identity
-        about = NotFetched(who.tool, who.target, value.reason, value.reached, sent=True, part=True)
-        return ReadReport.of(about, value.value)
+def _told(error: ReadFailed) -> Any:
+    return error.about
 
-    made: Callable[..., Any] = _made(of, hints, finish, reports=True)
-    return made
+
+def _or_part(value: Any, reading: reads.Reading) -> Any:
+    if not isinstance(value, Partial):
+        return value
+    who = reading.identity
+    return NotFetched(who.tool, who.target, value.reason, value.reached, True, True, value.value)
 
 
 def _made(
-    of: Reader, hints: dict[str, Any], finish: Callable[[Any, reads.Reading], Any], *, reports: bool
+    of: Reader,
+    hints: dict[str, Any],
+    told: Callable[[ReadFailed], Any],
+    finish: Callable[[Any, reads.Reading], Any],
 ) -> Any:
-    """Return a function of the tool's colour; `reports`: what was not fetched is a result, not an error."""
+    """Return a function of the tool's colour."""
     # It runs with the globals of the tool's module: what it needs, it closes over.
     failed, drive, adrive = ReadFailed, reads.drive, reads.adrive
-
-    def told(error: ReadFailed, reading: reads.Reading) -> Any:
-        if not reports or error.about is None:
-            raise error
-        return finish(error.about, reading)
-
     if of.tool.is_async:
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +131,7 @@ def _made(
             try:
                 return finish(await adrive(reading), reading)
             except failed as error:
-                return told(error, reading)
+                return told(error)
 
         return dressed(of.tool, acall, hints)
 
@@ -144,6 +140,6 @@ def _made(
         try:
             return finish(drive(reading), reading)
         except failed as error:
-            return told(error, reading)
+            return told(error)
 
     return dressed(of.tool, call, hints)

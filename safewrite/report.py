@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from safewrite.outcome import Outcome
-from safewrite.verdicts import NotFetched
-
-
-class ReadReport(BaseModel):
-    """What was not fetched, as data and text: a normal result, which no framework retries or takes for empty."""
-
-    model_config = ConfigDict(frozen=True)
-
-    tool: str
-    target: str
-    reason: str
-    message: str
-    """What to tell the model."""
-    reached: str = ""
-    sent: bool = False
-    part: bool = False
-    value: Any = None
-    """The part that was fetched."""
-
-    @classmethod
-    def of(cls, about: NotFetched, value: object = None) -> ReadReport:
-        """Return the report of what was not fetched."""
-        return cls(message=about.for_model(), value=value, **dataclasses.asdict(about))
 
 
 class WriteReport(BaseModel):

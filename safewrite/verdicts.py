@@ -6,7 +6,7 @@ for tools that bring about a state ("cancelled"), where nobody can tell who did 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from safewrite import words
@@ -41,6 +41,11 @@ class NotFetched:
     """Something was sent for it."""
     part: bool = False
     """The caller got a part of it."""
+    value: object = field(default=None, repr=False)
+    """That part, where this is what an agent framework gets in its place."""
+
+    def __str__(self) -> str:
+        return self.for_model()  # frameworks show a model `str(result)`
 
     def for_model(self) -> str:
         """Return what to tell a language model."""

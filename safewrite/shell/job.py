@@ -294,6 +294,7 @@ class Job:
             end=at.ticks + limit,
             deadline_at=at.unix + limit,
             idle=self.tool.idle,
+            system=self.tool.system,
         )
         return Claimed(number, self.attempt.id, process.owner(), self.attempt.deadline_at)
 

@@ -62,7 +62,7 @@ class Copy:
 Step = tuple[Literal["start", "await", "stop", "pause", "note"], Any]
 """What the steps ask of their shell, and about what:
 
-- start: run the body of a copy; stop: cancel it, if that can be, and give it a bounded time to clean up;
+- start: run the body of a copy; stop: cancel it, if that can be, and give it so many seconds to clean up;
 - await: wait until a copy ends, for so many seconds at most; pause: let so many pass;
 - note: ask the ledger.
 """
@@ -88,6 +88,8 @@ class Reading:
     """It stands inside an attempt, which owns the retries: one try, no second copy."""
     passes: bool = False
     """It settles an open write: no breaker and no limit keeps it from looking."""
+    shares: bool = False
+    """The attempt it stands in has a place at the same dependency, which is good for both."""
     sent: int = 0
     copies: list[Copy] = field(default_factory=list)
     """Those of the newest try."""
@@ -148,7 +150,7 @@ class Reading:
         """Return leave to send, and a place in the pool of threads if the body needs one; or why not."""
         if self.limits.threaded and not self.pool.reserve():
             return "pool_exhausted"
-        most, further = self.tool.dependency.max_concurrency, self.sent > 0
+        most, further = None if self.shares else self.tool.dependency.max_concurrency, self.sent > 0
         seat = FREE if self.passes else self.pressure.enter(most, further=further)
         if isinstance(seat, str) and self.limits.threaded:
             self.pool.release()
@@ -181,7 +183,8 @@ class Reading:
             if copy.found is None:
                 copy.stopped = "hedge_lost" if won is not None else "timeout"
                 copy.attempt.give_up()
-                yield "stop", copy
+                # Whoever has an answer does not wait for the other copy to clean up.
+                yield "stop", (copy, 0.0 if won is not None else self.limits.grace)
                 if copy.found is None:
                     self._let_go(copy, copy.stopped)
         return won or next((c for c in self.copies if pressure.silent(_of(c))), first)
@@ -202,7 +205,15 @@ class Reading:
         self.sent += 1
         at = now.unix + end - now.ticks
         return Copy(
-            Attempt(id=new_call(), number=self.sent, key="", end=end, deadline_at=at, role="read"),
+            Attempt(
+                id=new_call(),
+                number=self.sent,
+                key="",
+                end=end,
+                deadline_at=at,
+                role="read",
+                system=self.tool.system,
+            ),
             seat,
             now.ticks,
         )
@@ -383,8 +394,8 @@ async def adrive(reading: Reading) -> Any:
                         waiting.cancel()
                     ended.clear()
                 case "stop":
-                    about.work.cancel()
-                    await clock().wait_for(about.work, reading.limits.grace)
+                    about[0].work.cancel()
+                    await clock().wait_for(about[0].work, about[1])
                 case "pause":
                     await clock().pause(about)
                 case "note":

@@ -21,7 +21,6 @@ from safewrite import (
     NotFetched,
     Partial,
     ReadFailed,
-    ReadReport,
     SafeWrite,
     WriteNotSent,
 )
@@ -33,6 +32,7 @@ from tests.shell.conftest import KEYED, Shell, eventually
 from tests.shell.remote import DROP, HANG, LATE, OK, REFUSE, Remote, Step, fail, reject, status
 
 CRM = Dependency("crm")
+ONE = Dependency("crm", max_concurrency=1)
 SLOW_DOWN = Step(applies=False, raises=status(429, Retry_After="4"))
 BUSY = Step(applies=False, raises=status(503))
 
@@ -177,6 +177,33 @@ def test_inside_an_attempt_it_is_tried_once(
     with pytest.raises(safewrite.WriteRejected):
         shell.call(rename, "a")
     assert (len(remote.attempts), len(tries)) == (1, 1)
+
+
+def test_inside_a_write_of_the_same_dependency_it_needs_no_place_of_its_own(
+    reads: Reads, remote: Remote, shell: Shell, sw: SafeWrite, clock: ManualClock, run: None
+) -> None:
+    """With room for one call at a time, the body of a write can still look before it sends; a third cannot."""
+    get, other = reads(ONE), reads(Dependency("other", max_concurrency=1), name="other")
+
+    @sw.write(target="name", dependency=ONE)
+    @shell.colours
+    async def rename(name: str) -> str:
+        found = get("cus_1")
+        return str(found if shell.plain else await found)
+
+    assert shell.call(rename, "a") == "cus_1 done"
+    assert isinstance(pressure.pressure_of("other").enter(1, further=False), pressure.Seat)
+
+    @sw.write(target="name", dependency=ONE, not_applied_on=(ReadFailed,), name="elsewhere")
+    @shell.colours
+    async def elsewhere(name: str) -> str:
+        found = other("cus_1")
+        return str(found if shell.plain else await found)
+
+    with pytest.raises(safewrite.WriteRejected) as told:
+        shell.call(elsewhere, "a")
+    assert isinstance(told.value.__cause__, ReadFailed)
+    assert told.value.__cause__.reason == "limiter_full"
 
 
 # The retry budget --------------------------------------------------------------------------------------------
@@ -324,8 +351,6 @@ def test_one_probe_at_a_time(reads: Reads, remote: Remote, still: ManualClock) -
 
 # The limit ---------------------------------------------------------------------------------------------------
 
-ONE = Dependency("crm", max_concurrency=1)
-
 
 def test_a_full_limiter_is_not_sent(
     reads: Reads, shell: Shell, remote: Remote, sw: SafeWrite, clock: ManualClock, run: None
@@ -405,6 +430,24 @@ def test_a_slow_idempotent_read_is_sent_twice_and_the_first_answer_counts(
     assert opened.not_fetched == sw.audit.not_fetched() == ()
     (row,) = [r for r in sw.ledger.select(audit_rows()) if r["event"] == "missed"]
     assert row["reason"] == "hedge_lost"
+    assert eventually(lambda: places() == 0)
+
+
+def test_the_winner_does_not_wait_for_the_loser(
+    reads: Reads, remote: Remote, still: ManualClock, opened: Any
+) -> None:
+    """A copy that takes no notice of its cancellation holds up nobody; its place is free once it ends."""
+    get = reads(idempotent=True, timeout=5.0)
+    state = pressure.pressure_of("crm")
+    for _ in range(numbers.SAMPLES):
+        state.took("get", 1.0)
+    remote.next(LATE)
+    call = reads.shell.start(get, "cus_1")
+    assert eventually(lambda: remote.arrived.event.is_set())
+    still.advance(1.0)
+    assert call.result(10) == "cus_1 done"
+    assert (still.elapsed, places()) == (1.0, 1)
+    remote.gate.open()
     assert eventually(lambda: places() == 0)
 
 
@@ -599,11 +642,12 @@ def test_for_agent_frameworks_it_is_a_result(reads: Reads, remote: Remote, clock
     get = reads().as_tool()
     remote.next(reject(404))
     report = reads.shell.call(get, "cus_1")
-    assert isinstance(report, ReadReport)
+    assert isinstance(report, NotFetched)
     assert (report.tool, report.reason, report.value) == ("get", "http_404", None)
-    assert "fetched nothing" in report.message
+    assert str(report) == report.for_model()
+    assert "fetched nothing" in str(report)
     assert reads.shell.call(get, "cus_1") == "cus_1 done"
-    assert get.__annotations__["return"] == str | ReadReport
+    assert get.__annotations__["return"] == str | NotFetched
     assert "attempt" not in get.__signature__.parameters
     _, tool = listing(reads, 9, lambda _, page: True if page == 3 else None)  # type: ignore[misc]
     part = reads.shell.call(tool.as_tool(), "cus_1")
