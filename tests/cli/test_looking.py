@@ -299,3 +299,25 @@ def test_what_others_wrote_cannot_steer_a_terminal(run: Command, tmp_path: Path)
     text = "\u202e\ud800\x00 rm -rf".encode("utf-8", "surrogatepass").hex()
     assert shown.document["intents"][0]["arguments"]["text"] == {"$str": text}
     assert shown.document["intents"][0]["run"] == "run\x1b]0;owned\x07"
+
+
+def test_what_reads_did_not_fetch_is_listed_with_their_run(run: Command, filled: Filled) -> None:
+    """Counted beside the intents, told with its key under them, and shown by that; a run of reads alone is one, too."""
+    with SafeWrite(filled.url) as sw:
+
+        @sw.read(name="look")
+        def look(customer: str) -> None:
+            raise TimeoutError
+
+        with safewrite.run("reads"), safewrite.turn(1), pytest.raises(safewrite.ReadFailed):
+            look("cus_\x1b1")
+        (missed,) = sw.audit.not_fetched(run="reads")
+    counted = run("runs", "--url", filled.url).rows[0]
+    assert (counted["run"], counted["intents"], counted["not fetched"]) == ("reads", "0", "1")
+    told = run("run", "reads", "--url", filled.url).out
+    assert 'Not fetched: look {"customer":"cus_\\u001b1"}: A read brought nothing, after 1 request' in told
+    assert f"[{missed.key}]" in told
+    (listed,) = run("run", "reads", "--url", filled.url, "--json").document["not_fetched"]
+    assert (listed["key"], listed["event"], listed["reason"]) == (missed.key, "missed", "timeout")
+    (shown,) = run("show", missed.key, "--url", filled.url, "--json").document["intents"]
+    assert shown["summary"].startswith("A read brought nothing")
