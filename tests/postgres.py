@@ -85,6 +85,8 @@ class Own:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        with suppress(subprocess.CalledProcessError):  # it does not run
+            self.control("stop", "-m", "immediate")
         self._running.cleanup()
 
     @property
@@ -92,11 +94,11 @@ class Own:
         """How libpq reaches it."""
         return make_url(self.url).set(drivername="postgresql").render_as_string(hide_password=False)
 
-    def control(self, *arguments: str, folder: Path | None = None) -> None:
+    def control(self, *arguments: str, folder: Path | None = None, listen: str = "''") -> None:
         """Do something to it with `pg_ctl`: `start`, `restart`, `stop`; `folder`: to the server of that folder."""
         where = folder or self.folder
         if arguments[0] in ("start", "restart"):  # it listens in its folder
-            arguments = (*arguments, "-o", f"-h '' -k {where}", "-l", str(where / "log"))
+            arguments = (*arguments, "-o", f"-h {listen} -k {where}", "-l", str(where / "log"))
         self.run("pg_ctl", "-w", "-s", "-D", str(where), *arguments)
 
     def run(self, program: str, *arguments: str) -> None:
