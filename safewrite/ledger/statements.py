@@ -14,15 +14,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    Boolean,
     Column,
     ColumnElement,
-    DateTime,
-    Integer,
     MetaData,
-    String,
     Table,
-    Text,
     and_,
     bindparam,
     case,
@@ -75,8 +70,6 @@ PROJECTION = (
 
 PREPARED = ("by_key", "look", "create", "advance", "create_keeping", "advance_keeping", "bodies")
 """What every call sends.  To plan one of these takes a server longer than to carry it out."""
-
-_TYPES = {Boolean: "boolean", DateTime: "timestamptz", Integer: "bigint", String: "text", Text: "text"}
 
 
 class Statement(NamedTuple):
@@ -200,11 +193,13 @@ def _compiled(statement: Any, dialect: Dialect, schema: str | None, *, prepared:
             places = itemgetter(*names)
     if not prepared:
         return Statement(text, places)
-    own = f"safewrite_{sha256(text.encode()).hexdigest()[:24]}"  # the same name is the same statement
-    types = ", ".join(_TYPES.get(compiled.binds[name].type._type_affinity, "unknown") for name in names)
-    numbered = text % tuple(f"${n}" for n in range(1, len(names) + 1))
-    given = ", ".join(["%s"] * len(names))
-    return Statement(text, places, f"PREPARE {own} ({types}) AS {numbered}", f"EXECUTE {own} ({given})")
+    kinds = [compiled.binds[name].type for name in names]
+    types = ["unknown" if k._isnull else k.compile(dialect).partition(" COLLATE")[0] for k in kinds]
+    body = f"({', '.join(types)}) AS " + text % tuple(f"${n}" for n in range(1, len(names) + 1))
+    own = f"safewrite_{sha256(body.encode()).hexdigest()[:24]}"  # the same name is the same statement
+    return Statement(
+        text, places, f"PREPARE {own} {body}", f"EXECUTE {own} ({', '.join(['%s'] * len(names))})"
+    )
 
 
 def _same(column: Any, name: str | None = None) -> Any:

@@ -827,6 +827,8 @@ def test_what_every_call_sends_is_planned_once(caller: Caller) -> None:
     ((known, used),) = line.execute(counts).fetchall()
     assert known == len(PREPARED)
     assert used >= 5
+    zoneless = "'timestamp'::regtype = ANY (parameter_types)"
+    assert line.execute(f"SELECT name FROM pg_prepared_statements WHERE {zoneless}").fetchall() == []
     assert not caller.ledger._database.prepare(line)  # type: ignore[attr-defined]  # lent before: it says so
 
 
