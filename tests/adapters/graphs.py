@@ -81,7 +81,7 @@ class Bench:
 
     def __init__(self, folder: Path, colour: str, *, reads: bool = True, guarded: bool = True) -> None:
         self.folder, self.colour, self.guarded = folder, colour, guarded
-        self.sw = SafeWrite(f"sqlite:///{folder / 'ledger.db'}", settings={"operation_timeout": 3.0})
+        self.sw = SafeWrite(f"sqlite:///{folder / 'ledger.db'}", settings={"operation_timeout": 8.0})
         self._effects, self._mode = folder / "effects", folder / "mode"
         write, bare = self._plain() if colour == "sync" else self._coroutines()
         self.write = self.sw.write(target="order", name="refund", wait=lambda _: 0.0)(write)
@@ -119,7 +119,7 @@ class Bench:
     def _coroutines(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         async def later(value: str) -> str:
             if self.mode in ("hang", "slow"):
-                await asyncio.sleep(60.0 if self.mode == "hang" else 1.0)
+                await asyncio.sleep(60.0 if self.mode == "hang" else 4.0)
             return value
 
         async def refund(order: str, attempt: Attempt, amount: int = 5) -> str:

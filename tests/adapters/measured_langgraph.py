@@ -57,7 +57,7 @@ def timed_out(bench: Bench) -> Any:
     """The node is cut off in the middle of the write, and run again."""
     again = RetryPolicy(initial_interval=0.001)
     try:
-        return bench.go(bench.graph(ONE, retry=again, timeout=TimeoutPolicy(run_timeout=0.5)))
+        return bench.go(bench.graph(ONE, retry=again, timeout=TimeoutPolicy(run_timeout=2.0)))
     except NodeTimeoutError as late:
         return f"the run ends: {late!r}"
 
@@ -140,6 +140,7 @@ ROWS = [
 def measure(row: Row, folder: Path, *, guarded: bool) -> tuple[int, str]:
     """Return how often it was written, and what the model was told last."""
     bench = Bench(folder, row.colour, reads=False, guarded=guarded)
+    bench.sw.prepare()
     bench.mode = row.mode
     result = row.measure(bench)
     told = result if isinstance(result, str) else str(answers(result)[-1].content)

@@ -578,11 +578,12 @@ def test_a_step_limit_is_a_deadline(bench: Bench) -> None:
 
 @pytest.mark.parametrize("beats", [True, False])
 def test_a_heartbeat_puts_off_the_idle_limit_of_the_node(tmp_path: Path, beats: bool) -> None:
-    """A write that takes longer than its node may be silent: cut off without the heartbeat, though written."""
+    """A write that takes longer than its node may be silent: cut off without the heartbeat, and written once."""
     bench = Bench(tmp_path, "async")
+    bench.sw.prepare()
     bench.mode = "slow"
-    silent = TimeoutPolicy(idle_timeout=0.5, refresh_on="heartbeat")
-    safe = SafeWriteMiddleware(heartbeat=0.05 if beats else None)
+    silent = TimeoutPolicy(idle_timeout=2.0, refresh_on="heartbeat")
+    safe = SafeWriteMiddleware(heartbeat=0.1 if beats else None)
     make = bench.graph(steps([refund()]), safe=safe, timeout=silent)
     if beats:
         assert answers(bench.go(make))[0].content == "refunded 5"
@@ -590,7 +591,7 @@ def test_a_heartbeat_puts_off_the_idle_limit_of_the_node(tmp_path: Path, beats: 
         with pytest.raises(NodeTimeoutError):
             bench.go(make)
         bench.mode = "ok"
-        assert answers(bench.go(make, None))[0].artifact["evidence"] == "reconciled"
+        assert answers(bench.go(make, None))[0].content == "refunded 5"
     bench.sw.close()
     assert len(bench.effects) == 1
 
