@@ -70,6 +70,11 @@ class Pool:
         """Give back a place that was reserved and not used."""
         self._places.release()
 
+    @property
+    def busy(self) -> bool:
+        """Whether any place is taken."""
+        return self._places._value < self.size
+
     def start(self, job: Callable[[], object], then: Callable[[], object] | None = None) -> Work:
         """Run `job` in a thread, in the place that the caller has reserved; `then` is called there once it ended.
 

@@ -144,8 +144,14 @@ class ScriptedDependency:
     def close(self) -> None:
         """End the process in order and remove the folder, if it is a temporary one; `with` does it."""
         self.stop()
+        self.hang_up()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def hang_up(self) -> None:
+        """End what hangs in it without a timeout, where it lives in this process."""
+        if self._inside is not None:
+            self._inside.over.set()
 
     def kill(self) -> None:
         """End the process with kill -9: what it was still going to do is lost, its effects are kept."""

@@ -7,6 +7,7 @@ import copy
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -54,6 +55,7 @@ class Lab:
     def __init__(self, url: str, clock: ManualClock, dependency: ScriptedDependency) -> None:
         self.url, self.clock, self.dependency = url, clock, dependency
         self._used: list[SafeWrite] = []
+        self._pools: list[Pool] = []
         self._ending = ExitStack()
         self.crashing: Crash | None = None
         self._sw: SafeWrite | None = None
@@ -62,6 +64,11 @@ class Lab:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        # What still hangs ends now, and is heard of, or not, before the ledgers are put back.
+        self.dependency.hang_up()
+        for pool, _ in itertools.product(self._pools, range(200)):
+            if pool.busy:
+                time.sleep(0.005)
         self.resume()
         self._ending.close()
 
@@ -78,6 +85,7 @@ class Lab:
         sw.close()
         sw._url, sw.debts = self.url, Debts()
         self._used.append(sw)
+        self._pools.append(sw.pool)
 
         def back() -> None:
             sw.close()
@@ -112,6 +120,7 @@ class Lab:
             self.crashing = process._known = None
             for sw in self._used:
                 sw.debts, sw.pool = Debts(), Pool(sw.pool.size)
+                self._pools.append(sw.pool)
 
     # Workers -------------------------------------------------------------------------------------------------
 
@@ -127,6 +136,7 @@ class Lab:
         twin = copy.copy(sw)
         twin._ledger, twin._threads, twin._lock, twin.prepared = None, None, threading.Lock(), False
         twin.pool, twin.debts, twin.worker = Pool(sw.pool.size), Debts(), f"worker-{number}"
+        self._pools.append(twin.pool)
         self._ending.callback(twin.close)
         return twin
 

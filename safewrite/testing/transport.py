@@ -43,6 +43,8 @@ class Inside:
         self._due: list[tuple[float, Begun]] = []
         self._lock = threading.RLock()
         self.listens = True
+        self.over = threading.Event()
+        """Set: what hangs without a timeout ends."""
 
     def command(self, order: dict[str, Any]) -> dict[str, object]:
         """Carry out a command, as the process does."""
@@ -96,7 +98,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         steps = self._steps(request)
         while True:
             try:
-                _let_pass(next(steps))
+                _let_pass(next(steps), self._inside.over)
             except StopIteration as end:
                 response: httpx.Response = end.value
                 return response
@@ -188,23 +190,19 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
             raise self._broken
 
 
-def _let_pass(seconds: float) -> None:
+def _let_pass(seconds: float, over: threading.Event | None = None) -> None:
     now = clock()
-    if seconds < inf:
-        if seconds > 0.0:
-            now.sleep(seconds)
-    elif isinstance(now, ManualClock):
-        now.block(threading.Event())
-    else:
+    if 0.0 < seconds < inf:
         now.sleep(seconds)
+    elif seconds > 0.0 and isinstance(now, ManualClock):
+        now.block(over or threading.Event())
+    elif seconds > 0.0:
+        now.wait(over or threading.Event(), seconds)
 
 
 async def _alet_pass(seconds: float) -> None:
     now = clock()
-    if seconds < inf:
-        if seconds > 0.0:
-            await now.pause(seconds)
-    elif isinstance(now, ManualClock):
+    if seconds == inf and isinstance(now, ManualClock):
         await now.ablock(asyncio.get_running_loop().create_future())
-    else:
+    elif seconds > 0.0:
         await now.pause(seconds)

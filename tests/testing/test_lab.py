@@ -148,6 +148,30 @@ def test_what_a_dead_process_left_running_records_nothing(lab: Lab) -> None:
     assert "ended" not in before
 
 
+def test_what_hangs_when_the_test_ends_is_heard_of_in_the_tests_own_ledger(tmp_path: Path) -> None:
+    """A body that never came back ends with the lab, and leaves nothing in the application's ledger."""
+    own = SafeWrite(f"sqlite:///{tmp_path / 'own.db'}")
+    dependency = ScriptedDependency()
+    client = httpx.Client(base_url="http://inside", transport=dependency.transport(), timeout=None)
+
+    @own.write(target="sub_id", timeout=1.0)
+    def cancel(sub_id: str) -> int:
+        return client.post(f"/subs/{sub_id}/cancel").status_code
+
+    url = f"sqlite:///{tmp_path / 'lab.db'}"
+    with ManualClock(auto=True, patience=2.0) as clock, Lab(url, clock, dependency) as lab:
+        lab.use(own)
+        dependency.script("never", "never")
+        with lab.crash(at="after_send"):
+            call(cancel)
+        assert call(cancel).state == "unknown"
+        assert not any(event == "ended" for event in rows(own))
+    assert not (tmp_path / "own.db").exists()
+    assert not own.pool.busy
+    with SafeWrite(url) as seen:
+        assert rows(seen)[0] == "claimed"
+
+
 def test_a_crash_that_nobody_comes_to_is_a_failure(lab: Lab) -> None:
     """A test of a crash that did not happen would prove nothing; its own failures come through."""
     with pytest.raises(AssertionError, match=r"nothing died.*`lab.use\(sw\)`"), lab.crash(at="after_send"):
