@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from safewrite.calls import CallOptions, Guard
@@ -213,37 +214,38 @@ class Doomed:
     def asking(self, ticket: Any, call: Call, *more: Any) -> Any:
         """Do as the ledger does; a claim may be the last thing that is recorded."""
         dies = self._crash.strikes(Claimed, call, ("", 0))
-        return _Last(self._ledger.asking(ticket, call, *more), self._crash, dies)
+        return Then(self._ledger.asking(ticket, call, *more), partial(self._end, dies))
 
     def recording(self, intent: Intent, event: Event, *more: Any) -> Any:
         """Do as the ledger does; this may be the last thing that is recorded."""
         attempt = (intent.id, getattr(event.fact, "number", 0))
         dies = self._crash.strikes(type(event.fact), event.call, attempt)
-        return _Last(self._ledger.recording(intent, event, *more), self._crash, dies)
+        return Then(self._ledger.recording(intent, event, *more), partial(self._end, dies))
 
-
-class _Last:
-    """An order after which its process may be dead."""
-
-    def __init__(self, order: Order[Appended], crash: Crash, dies: bool) -> None:
-        self._order, self._crash, self._dies = order, crash, dies
-
-    def now(self) -> Appended:
-        return self._end(self._order.now())
-
-    def later(self, told: Callable[[], None]) -> Place:
-        return self._order.later(told)
-
-    def outcome(self, place: Place) -> Appended:
-        return self._end(self._order.outcome(place))
-
-    def _end(self, came: Appended) -> Appended:
+    def _end(self, dies: bool, came: Appended) -> None:
         crash, claimed = self._crash, isinstance(came.command, Run)
-        if crash.over:
-            return came
-        if claimed:
+        if claimed and not crash.over:
             crash.attempts.add((came.intent.id, came.intent.state.epoch))
-        if self._dies and (claimed or crash.at != "after_claim"):
+        if dies and not crash.over and (claimed or crash.at != "after_claim"):
             crash.happened = True
             raise Crashed
+
+
+class Then:
+    """An order of a ledger, and what follows on it."""
+
+    def __init__(self, order: Order[Appended], then: Callable[[Appended], None]) -> None:
+        self._order, self._then = order, then
+        self.later = order.later
+
+    def now(self) -> Appended:
+        """Carry it out."""
+        came = self._order.now()
+        self._then(came)
+        return came
+
+    def outcome(self, place: Place) -> Appended:
+        """Return what came of it."""
+        came = self._order.outcome(place)
+        self._then(came)
         return came

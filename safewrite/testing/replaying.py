@@ -31,6 +31,7 @@ from safewrite.core.events import (
     Gone,
     OutcomeState,
     ReadEnded,
+    Withheld,
 )
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import refold
@@ -39,6 +40,7 @@ from safewrite.core.state import State
 from safewrite.core.story import Line, Row, tell
 from safewrite.deadline import Deadline
 from safewrite.guard import SafeWrite
+from safewrite.ledger.append import Appended
 from safewrite.ledger.codec import Codec, Undecodable, decode_arguments
 from safewrite.ledger.model import Intent, Meta
 from safewrite.ledger.rows import command_of, event_of, parse
@@ -47,7 +49,7 @@ from safewrite.redaction import MARK
 from safewrite.shell import process, sync
 from safewrite.shell.reply import Reading
 from safewrite.testing.clock import ManualClock
-from safewrite.testing.lab import Crashed
+from safewrite.testing.lab import Crashed, Then
 from safewrite.tool import Tool
 from safewrite.verdicts import Inconclusive
 
@@ -115,7 +117,7 @@ class _Play:
         assert attempt is not None
         end = self.fact_of(Ended, attempt.number)
         if end is None and self.fact_of(GaveUp, attempt.number) is None:
-            return
+            raise LookupError("the case does not say how this attempt ended")
         lasts = inf if end is None else self.offset(end) - self.clock.elapsed
         self._pass(lasts, attempt.remaining())
 
@@ -249,6 +251,7 @@ def _calls(rows: list[Told]) -> list[list[int]]:
         odd = (
             (event.over, "its caller was cancelled or interrupted"),
             (call.others and not call.beside_unknown, "it rests on another intent with the same wish"),
+            (getattr(event.fact, "reason", "") == "no_thread_in_time", "no thread was free"),
             (call.differs, "it came with other arguments, which are not on record"),
             (call.id in calls and next(reversed(calls)) != call.id, "calls overlap"),
         )
@@ -290,7 +293,7 @@ class _Recorded:
 
     def asking(self, ticket: Any, call: Call, *more: Any) -> Any:
         self._next()
-        return _Counted(self._ledger.asking(ticket, call, *more), self._play)
+        return Then(self._ledger.asking(ticket, call, *more), self._count)
 
     def recording(self, intent: Intent, event: Event, meta: Meta, *_: Any) -> Any:
         self._next()
@@ -304,7 +307,16 @@ class _Recorded:
             fact = replace(fact, key_carried=then.key_carried, deadline_carried=then.deadline_carried)
         elif isinstance(fact, ReadEnded) and isinstance(then, ReadEnded):
             fact = replace(fact, verdict=then.verdict, reason=then.reason, object_id=then.object_id)
-        return _Counted(self._ledger.recording(intent, replace(event, fact=fact), meta), self._play)
+        return Then(self._ledger.recording(intent, replace(event, fact=fact), meta), self._count)
+
+    def _count(self, came: Appended) -> None:
+        play = self._play
+        play.row = came.intent.state.revision
+        here = play.rows[max(play.row - 1, 0) : play.row + 1]
+        # A body that never ran then was kept from it by what time had passed since the claim.
+        until = here[-1:] if here and isinstance(here[-1][0].fact, Withheld) else here[:1]
+        for event, _, _ in until:
+            play.clock.advance(max(0.0, play.offset(event) - play.clock.elapsed))
 
     def _next(self) -> None:
         """The process dies where its rows end; after the play nothing is recorded."""
@@ -312,13 +324,3 @@ class _Recorded:
         if play.over.is_set() or (play.crashes and play.row > play.call[-1]):
             raise Crashed
         play.inject()
-
-
-class _Counted:
-    def __init__(self, order: Any, play: _Play) -> None:
-        self._order, self._play = order, play
-
-    def now(self) -> Any:
-        came = self._order.now()
-        self._play.row = came.intent.state.revision
-        return came

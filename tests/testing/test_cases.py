@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -17,8 +18,12 @@ from hypothesis import strategies as st
 import safewrite
 from safewrite import Applied, Attempt, Dependency, GoalMet, GoalNotMet, NotApplied, SafeWrite
 from safewrite.audit.cases import export_case
-from safewrite.core.events import Ended, Event, Finding, OutcomeState
+from safewrite.core.events import Ended, Event, Finding, OutcomeState, Withheld
+from safewrite.core.machine import refold
+from safewrite.core.state import State
 from safewrite.ledger.model import Meta
+from safewrite.ledger.rows import command_json, event_json
+from safewrite.shell import clock as seam
 from safewrite.testing import Case, CaseUnusable, Lab, ManualClock, ScriptedDependency, replay
 from safewrite.testing.script import Step, error, late, slow
 
@@ -263,6 +268,55 @@ def test_a_case_holds_no_secret_no_value_and_no_machine(lab: Lab) -> None:
     assert told["arguments"]["missing"] == ["password", "token"]
     assert {row["fact"].get("owner", "process-2") for row in told["rows"]} == {"process-2"}
     assert replay(exported(lab, outcome), declare(lab)).same
+
+
+def test_a_body_that_never_ran_does_not_run_again(lab: Lab) -> None:
+    """Its deadline had passed on a machine that stood still between claim and body: so it does in the replay."""
+    case = exported(lab, call(declare(lab, NOTHING, sw=lab.sw, looks=""), cap=12.0))
+    event, _, _ = case.rows[0].told()
+    state, _ = refold(State(), event)
+    assert event.call is not None
+    late = event.at._replace(unix=event.at.unix + 12.0, ticks=event.at.ticks + 12.0)
+    withheld = Event(late, Withheld(1, "deadline_passed"), dataclasses.replace(event.call, left=0.0))
+    state, command = refold(state, withheld)
+    told = json.loads(case.text())
+    row = {**event_json(withheld), **command_json(command), "outcome": state.outcome.value, "machine": 1}
+    told["rows"][1:] = [json.loads(json.dumps(row))]
+    stood = Case.model_validate(told)
+    for replayed in (replay(stood), replay(stood, declare(lab, NOTHING, looks=""))):
+        assert replayed.same, str(replayed)
+    told["rows"][1]["fact"]["reason"] = "no_thread_in_time"
+    with pytest.raises(CaseUnusable, match="no thread was free"):
+        replay(Case.model_validate(told), declare(lab, NOTHING, looks=""))
+
+
+def test_methods_and_coroutines_are_played_as_well(lab: Lab) -> None:
+    """Whatever kind of function a tool is, and from a ledger whose time was real."""
+
+    class Billing:
+        @lab.sw.write(target="sub_id", name="of a method", precondition="version", dependency=NOTHING)
+        def cancel(self, sub_id: str, version: int) -> str:
+            raise TimeoutError
+
+    @lab.sw.write(target="sub_id", name="coroutine", timeout=5.0, dependency=SURE)
+    async def cancel(sub_id: str) -> str:
+        raise TimeoutError
+
+    @cancel.reconcile
+    async def _(sub_id: str) -> NotApplied:
+        return NotApplied()
+
+    before = seam.use(seam.SystemClock())
+    try:
+        with safewrite.run("run-1", call_cap=0.2), safewrite.turn(1):
+            method = exported(lab, Billing.cancel.outcome(Billing(), "sub_1", 3))
+            coroutine = exported(lab, asyncio.run(cancel.outcome("sub_1")))
+    finally:
+        seam.use(before)
+    assert [row.event for row in method.rows][:3] == ["claimed", "ended", "claimed"]
+    for case, tool in ((method, Billing.cancel), (coroutine, cancel)):
+        replayed = replay(case, tool)
+        assert replayed.same, str(replayed)
 
 
 def test_a_persons_note_is_cleaned(lab: Lab) -> None:
