@@ -75,7 +75,7 @@ class _Play:
     def __init__(self, case: Case, known: Tool) -> None:
         self.case, self.rows = case, [row.told() for row in case.rows]
         self.calls = _calls(self.rows)
-        self.clock = ManualClock(auto=True, patience=5.0, start=self.rows[0][0].at.unix if self.rows else 0.0)
+        self.clock = _Clock(self, self.rows[0][0].at.unix if self.rows else 0.0)
         self.over = threading.Event()
         self.row = 0
         """How many rows are on record by now."""
@@ -105,6 +105,15 @@ class _Play:
     def offset(self, event: Event) -> float:
         """Return the seconds from the first row to this one."""
         return self.rows[0][0].at.seconds_to(event.at, 0.0)
+
+    def catch_up(self) -> None:
+        """After a wait: be no earlier than the call then was, where a moment may decide."""
+        event = self.rows[self.row][0] if self.row < len(self.rows) else None
+        if event is None or isinstance(event.fact, Ended | GaveUp):
+            return
+        if isinstance(event.fact, ReadEnded):
+            event = replace(event, at=event.fact.began)
+        self.clock.advance(max(0.0, self.offset(event) - self.clock.elapsed))
 
     def fact_of(self, kind: type[Fact], number: int | None = None) -> Event | None:
         """Return the next recorded event of a kind in the call that is carried out."""
@@ -280,6 +289,16 @@ def _backoffs(rows: list[Told]) -> Iterator[float]:
             state = refold(state, event)[0]
         except Impossible:
             return
+
+
+class _Clock(ManualClock):
+    def __init__(self, play: _Play, start: float) -> None:
+        super().__init__(auto=True, patience=5.0, start=start)
+        self._play = play
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._play.catch_up()
 
 
 class _Recorded:

@@ -308,7 +308,7 @@ def test_methods_and_coroutines_are_played_as_well(lab: Lab) -> None:
 
     before = seam.use(seam.SystemClock())
     try:
-        with safewrite.run("run-1", call_cap=0.2), safewrite.turn(1):
+        with safewrite.run("run-1", call_cap=1.0), safewrite.turn(1):
             method = exported(lab, Billing.cancel.outcome(Billing(), "sub_1", 3))
             coroutine = exported(lab, asyncio.run(cancel.outcome("sub_1")))
     finally:
