@@ -256,13 +256,13 @@ class Reading:
         copy.stopped = reason
         copy.attempt.give_up()
         copy.found = Finding(OutcomeState.UNKNOWN, reason)
-        ours = reason != "timeout"
-        copy.seat.gave_up(self._silent(copy, clock().now().ticks), healthy=None if ours else False)
+        healthy = False if reason == "timeout" else None
+        copy.seat.gave_up(self._silent(copy, clock().now().ticks), healthy=healthy)
 
     def _silent(self, copy: Copy, now: float) -> float:
         """Return until when a copy without an answer may hold the dependency; no other is sent before."""
-        carried = copy.attempt.deadline_read
-        until = pressure.quiet_at(self.tool.promises(None), now, copy.attempt.end, deadline_carried=carried)
+        told, promises = copy.attempt.deadline_read, self.tool.promises(None)
+        until = pressure.quiet_at(promises, now, copy.attempt.end, deadline_carried=told)
         self._quiet = max(self._quiet, until)
         return until
 
@@ -272,8 +272,7 @@ class Reading:
         if isinstance(copy.value, Partial):
             yield from self._missed(copy.value.reason, part=copy.value, last="cut")
         elif len(self.copies) > 1:
-            key = self.identity.key.replace("read_", "hedge_")
-            self.identity = replace(self.identity, key=key)
+            self.identity = replace(self.identity, key=self.identity.key.replace("read_", "hedge_"))
             yield "note", self._row(Missed("hedge_lost", self.sent), {}, {})
         return copy.value
 
@@ -291,9 +290,8 @@ class Reading:
         reached = next(filter(None, (*copies, getattr(error, "reached", ""))), "")
         hides = Secrets(self.tool.content(self.arguments), self.tool.secret()).without
         reason, reached = reason if reason.isidentifier() else hides(reason), hides(reached)
-        about = NotFetched(
-            self.tool.name, self.identity.target, reason, reached, self.sent > 0, part is not None
-        )
+        who, sent = self.identity, self.sent > 0
+        about = NotFetched(who.tool, who.target, reason, reached, sent, part is not None)
         if self.run is not None:
             self.run.missed.append(about)
         contents = {"evidence": hides(describe(error))} if error is not None else {}
@@ -306,11 +304,9 @@ class Reading:
         return failed
 
     def _row(self, fact: Missed, contents: Mapping[str, str], evidence: Mapping[str, object]) -> Steps[None]:
-        event = Event(clock().now(), fact, promises=self.tool.promises(None))
+        event, meta = Event(clock().now(), fact, promises=self.tool.promises(None)), self.meta
         try:
-            yield self.host.ledger.noting(
-                self.identity, event, replace(self.meta, evidence=evidence), contents
-            )
+            yield self.host.ledger.noting(self.identity, event, replace(meta, evidence=evidence), contents)
         except SafeWriteError as failed:  # what was read, or not, is told all the same
             _log.error("safewrite could not record that `%s` missed something: %s", self.tool.name, failed)
 
