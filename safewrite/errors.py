@@ -367,6 +367,12 @@ class OutcomeUnknown(_Fate):
                 f"{still}. Do not send it under another key. A reconcile function of the tool ends this by itself, "
                 f"and so does `sw.deliver(...)`; {ways}, or pass it with `.options(beside_unknown=True)`."
             )
+        if self.reason == "ledger_unavailable" and not self.attempts:
+            return (
+                f"Whether {words.named(self.tool)} was applied is unknown{self._why}: the ledger cannot be read. This "
+                "call sent nothing, but an earlier one may have. Look at the database, and call again in the same "
+                "run and turn when it answers: what was sent is then found."
+            )
         made = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'}"
         return (
             f"Whether {words.named(self.tool)} was applied is unknown{self._why} after {made}; {still}. "

@@ -185,7 +185,11 @@ class Tool:
                 f"the class, with the instance first: `Class.{self.fn.__name__}.outcome(instance, ...)`.",
                 tool=self.name,
             )
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            error.add_note(f"In a call of `{self.name}`. Nothing was sent.")
+            raise
         bound.apply_defaults()
         arguments = dict(bound.arguments)
         for name, value in arguments.items():
@@ -200,7 +204,11 @@ class Tool:
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = converter(hint, self.signature.parameters[name].kind)
-        return adapter(value)
+        try:
+            return adapter(value)
+        except ValueError as error:  # pydantic's names the type alone
+            error.add_note(f"In a call of `{self.name}`, for `{name}`. Nothing was sent.")
+            raise
 
     def body(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """Return a call of the function that passes each argument as its parameter wants it."""

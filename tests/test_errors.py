@@ -157,6 +157,19 @@ def test_the_message_of_an_unknown_says_state_and_way_out() -> None:
     assert "`safewrite resolve KEY applied" in str(settled)
 
 
+def test_an_unknown_of_a_ledger_that_cannot_be_read_says_so() -> None:
+    """No attempt is known of: neither a key to look at nor a person's word helps, the database does."""
+    said = str(errors.OutcomeUnknown(tool="cancel", reason="ledger_unavailable"))
+    assert said.startswith(
+        "Whether `cancel` was applied is unknown (`ledger_unavailable`): the ledger cannot be read."
+    )
+    assert "This call sent nothing" in said
+    assert "call again in the same run and turn" in said
+    assert "0 attempts" not in said
+    behind = str(errors.OutcomeUnknown(**CARRIED, reason="ledger_unavailable"))
+    assert "after 2 attempts; it may still land" in behind
+
+
 def test_an_unknown_that_another_intent_caused_names_that_one() -> None:
     """A blocked call points at the key of the open intent, not at its own."""
     error = errors.OutcomeUnknown(**CARRIED, blocked_by_key="sw1_other")

@@ -135,14 +135,21 @@ def _told(error: Exception, *, traceback: bool) -> Exit:
 def _ledger(error: Exception) -> str:
     reason = getattr(error, "reason", "")
     cause = f": {error.__cause__}" if error.__cause__ is not None and str(error.__cause__) != reason else ""
-    return f"The ledger did not answer (`{reason}`{cause}). `safewrite db check` shows what is there."
+    return _one_line(
+        f"The ledger did not answer (`{reason}`{cause}). `safewrite db check` shows what is there."
+    )
 
 
 def _usage(error: Any) -> str:
-    message = str(error.format_message()).rstrip(".")
+    message = _one_line(str(error.format_message())).rstrip(".")
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "safewrite"
-    return f"{message}. See `{where} --help`."
+    return f"{message}{'' if message.endswith('?') else '.'} See `{where} --help`."
+
+
+def _one_line(text: str) -> str:
+    """Return what others wrote over several lines as one sentence after the other."""
+    return " ".join(text.split())
 
 
 def _nobody_reads() -> Exit:

@@ -116,6 +116,8 @@ def show(scenarios: Sequence[Scenario], output: Output, keep: Path | None = None
         report.whole(output, performance)
         if keep is not None:
             report.kept(output, keep, kept, performance)
+        else:
+            report.nothing_kept(output)
     return Exit.OK if performance.agrees else Exit.PROBLEM
 
 

@@ -63,6 +63,11 @@ def kept(output: Output, folder: Path, files: Iterable[Path], performance: Perfo
     )
 
 
+def nothing_kept(output: Output) -> None:
+    """Say how to look around next time."""
+    output.lines("", "The ledger is gone with its folder. To look around in one: safewrite demo --keep DIR")
+
+
 def _write(result: Result) -> Iterator[tuple[str, object]]:
     from safewrite.demo.performance import promises
     from safewrite.demo.record import why

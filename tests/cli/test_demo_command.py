@@ -143,6 +143,12 @@ def test_what_a_killed_process_left_in_its_log_is_kept(
         assert reading.execute("SELECT number FROM row").fetchall() == [(1,)]
 
 
+def test_a_report_of_which_nothing_is_kept_says_how_to_keep_it(run: Command) -> None:
+    """Otherwise the next thing that somebody types, `safewrite runs`, finds no ledger."""
+    said = run("demo", "--only", "quiet").out
+    assert said.splitlines()[-1].endswith("safewrite demo --keep DIR")
+
+
 def test_the_report_says_how_to_look_around(run: Command, process: Command, kept: Path) -> None:
     """Plain lines when piped: both sides, the rule, the audit, the closing table, and commands that work."""
     ended = run("demo", "--keep", str(kept), "--only", "500 after", "--only", "asked again")

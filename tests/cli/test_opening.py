@@ -209,3 +209,11 @@ def test_a_ledger_that_does_not_answer_is_told_so(
         writer.execute("ROLLBACK")
     assert "(`ledger_busy`" in line
     assert "`safewrite db check`" in line
+
+
+def test_what_a_database_says_over_several_lines_is_told_in_one(run: Command) -> None:
+    """Line breaks of others are no text: they are not shown escaped."""
+    line = refused(run("runs", "--url", "postgresql+psycopg://nobody@127.0.0.1:1/none?connect_timeout=2"))
+    assert "(`ledger_unreachable`: " in line
+    assert "\\n" not in line
+    assert "\\t" not in line

@@ -353,6 +353,8 @@ def test_a_fault_of_our_own_is_one_line(
         (("runs", "--colour"), "No such option: --colour"),
         (("--colour", "runs"), "No such option: --colour"),
         (("db", "downgrade"), "No such command 'downgrade'"),
+        (("shwo",), "No such command 'shwo'. Did you mean 'show'? See `safewrite --help`."),
+        (("resolve", "sw1_x"), "Choose from: applied, not-applied. See `safewrite resolve --help`."),
     ],
 )
 def test_a_command_line_that_cannot_be_used_is_one_line(

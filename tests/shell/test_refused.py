@@ -129,15 +129,17 @@ def test_a_target_function_that_takes_what_is_not_there_sends_nothing(shell: She
 def test_arguments_that_do_not_fit_are_pythons_own_error(call: Any, shell: Shell, tool: Tools) -> None:
     """Too few, too many, unknown, twice: TypeError, as for the undecorated function."""
     args, kwargs = call
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError) as told:
         shell.call(tool(), *args, **kwargs)
+    assert told.value.__notes__ == ["In a call of `cancel`. Nothing was sent."]
 
 
 @pytest.mark.usefixtures("untouched", "run")
 def test_arguments_that_the_hints_refuse_are_pydantics_error(shell: Shell, tool: Tools) -> None:
     """Validation comes before the key and before anything is written."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as told:
         shell.call(tool(), "sub_1", amount="many")
+    assert told.value.__notes__ == ["In a call of `cancel`, for `amount`. Nothing was sent."]
 
 
 @dataclass
