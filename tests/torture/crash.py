@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -142,11 +142,13 @@ class Stage:
         self.ended: Callable[[], None] = lambda: None
         """Called as the body is about to end."""
         sw.on_alarm(self.alerts.append)
+        # Its own name: the trials of a process do not share a breaker, nor a budget of retries.
+        dependency = replace(
+            KEYS if self.path == KEYED else SURE, name=f"{place.namespace} in {place.folder.name}"
+        )
         keyed, timeout = self.path == KEYED, 0.5 if self.path == "late" else 3.0
 
-        @sw.write(
-            target="thing", name="touch", dependency=KEYS if keyed else SURE, timeout=timeout, wait=None
-        )
+        @sw.write(target="thing", name="touch", dependency=dependency, timeout=timeout, wait=None)
         def touch(thing: str, attempt: Attempt) -> int:
             """Touch a thing."""
             return self._body(attempt)
