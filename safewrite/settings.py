@@ -79,9 +79,10 @@ class Settings:
     def checked(self) -> Settings:
         """Return these settings, at start-up.
 
-        Raises `ConfigurationError`, with both numbers and where they came from, if keepalives would come too late for
-        the idle limit.
+        Raises `ConfigurationError` for a database URL of another kind, and, with both numbers and where they came
+        from, if keepalives would come too late for the idle limit.
         """
+        supported(self.database_url)
         rows = {row.name: row for row in self._rows}
         if problem := too_slow(self.keepalive, rows["keepalive"].origin, self.idle, rows["idle"].origin):
             raise ConfigurationError(problem)
@@ -93,6 +94,18 @@ class Settings:
         `None` values count as not given.  Raises `ConfigurationError` as `resolve_settings` does.
         """
         return _settle({**self._layers, "tool": _checked(tool)}, self._notes)
+
+
+def supported(url: str) -> None:
+    """Raise `ConfigurationError` for a database URL that names no database a ledger can be in; opens nothing."""
+    how = "Write `sqlite:///path/to/agent.db` or `postgresql+psycopg://user@host/database`."
+    scheme, found, _ = str(url).partition("://")
+    if not found or not scheme:
+        # Without its text: it may hold a password.
+        raise ConfigurationError(f"The database URL cannot be read. {how}")
+    backend = scheme.partition("+")[0]
+    if backend not in ("sqlite", "postgresql"):
+        raise ConfigurationError(f"A ledger in `{backend}` is not supported. {how}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,3 +332,21 @@ def test_declaring_opens_nothing(tmp_path: Path) -> None:
     tool = sw.write(target="sub_id")(body)
     assert tool.options(run="r", turn=1).key("sub_1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("agent.db", "The database URL cannot be read."),
+        ("://agent.db", "The database URL cannot be read."),
+        ("mysql://root:hunter2@host/agents", "A ledger in `mysql` is not supported."),
+        ("postgres://host/agents", "A ledger in `postgres` is not supported."),
+    ],
+)
+def test_a_url_of_another_kind_is_refused_when_the_guard_is_made(url: str, says: str) -> None:
+    """At start-up, not at the first call; what may be a password is not repeated."""
+    with pytest.raises(ConfigurationError) as refused_:
+        SafeWrite(url)
+    assert str(refused_.value).startswith(says)
+    assert "postgresql+psycopg://" in str(refused_.value)
+    assert "hunter2" not in str(refused_.value)

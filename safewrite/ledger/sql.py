@@ -35,6 +35,7 @@ from safewrite.ledger.tables import intent as intents
 from safewrite.ledger.texts import restored, storable
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 from safewrite.ledger.verify import audit_rows, verify
+from safewrite.settings import supported
 
 _LOG = logging.getLogger("safewrite")
 if TYPE_CHECKING:
@@ -421,18 +422,15 @@ def _other(ticket: Ticket, row: IntentRow) -> Other:
     )
 
 
-_HOW = "Write `sqlite:///path/to/agent.db` or `postgresql+psycopg://user@host/database`."
-
-
 def _parsed(url: str) -> URL:
+    supported(url)
     try:
         parsed: URL = make_url(url)
-        backend = parsed.get_backend_name()
     except (ArgumentError, ValueError, TypeError):
         # Without its text: it may hold a password.
-        raise ConfigurationError(f"The database URL cannot be read. {_HOW}") from None
-    if backend not in ("sqlite", "postgresql"):
-        raise ConfigurationError(f"A ledger in `{backend}` is not supported. {_HOW}")
+        raise ConfigurationError(
+            "The database URL cannot be read: look at its host, its port, and the characters of its password."
+        ) from None
     return parsed
 
 
