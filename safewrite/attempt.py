@@ -47,12 +47,16 @@ class Attempt:
         self.reached = ""
         self.cut = ""
         """Which of its limits had run out when it was given up, with the values of both."""
-        self.reads = False
-        """It is that of a reconciling read: nothing is written."""
+        self.reads = role != "write"
+        """It is that of a read: nothing is written."""
+        self.settles = role == "reconcile"
+        """It settles an open write, as does what is read in it: no breaker and no limit keeps it from looking."""
         self.delivered = False
         """An adapter saw a write that may have taken effect."""
         self.more_requests = False
-        """An adapter saw a further request after that: what became of the last one proves nothing."""
+        """An adapter saw a further request after or beside that: what became of the last one proves nothing."""
+        self.under_way: set[object] = set()
+        """Requests that an adapter sent, without an answer as yet."""
         self.fence = ""
         """How a reconciling read made the dependency refuse this attempt and all before it."""
         self._key = key

@@ -71,7 +71,7 @@ class Reader:
             refusal,
             words(0.0) if refusal else "",
             nested=inside is not None,
-            passes=inside is not None and inside.role == "reconcile",
+            passes=inside is not None and inside.settles,
             shares=inside is not None and inside.system == tool.system,
         )
 

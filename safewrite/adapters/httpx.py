@@ -7,10 +7,10 @@ Every request of a guarded client, plain or async, of httpx or httpx2:
   elsewhere the smaller of both holds.  With nothing left it is not sent: `LegNotSent`;
 - carries it onward, as `X-Request-Deadline-Ms` and `X-Request-Deadline-At`, and in an attempt `X-Attempt-Id`; a write
   (any method but GET, HEAD, OPTIONS, TRACE) also the `Idempotency-Key`, unless it has one.  A POST that only asks is
-  marked: `client.post(url, extensions={"safewrite": "read"})`; in a reconcile function nothing is a write;
+  marked: `client.post(url, extensions={"safewrite": "read"})`; in a read or a reconcile function nothing is a write;
 - as a write in an attempt is never sent on to where a redirect points: `HTTPStatusError` instead;
-- tells the evidence which status had arrived when the body of the response broke, and whether an earlier request of
-  the same attempt had been delivered, after which the last one's fate proves nothing.
+- tells the evidence which status had arrived when the body of the response broke, and whether an earlier write of
+  the same attempt had been delivered, or was under way, after which the last request's fate proves nothing.
 
 REFUSED_STREAM, and GOAWAY below the request, are proofs that nothing was processed.  After an error or a limit the
 connection is closed, never pooled half-read.
@@ -154,7 +154,8 @@ class _Exchange:
         self._writes = attempt if attempt is not None and not attempt.reads and not asks else None
         left = self._deadline.remaining() if self._deadline is not None else inf
         self._margin = min(MARGIN, left / 20)
-        if attempt is not None and attempt.delivered:
+        beside: Any = tuple(attempt.under_way) if attempt is not None else ()
+        if attempt is not None and (attempt.delivered or any(self._writes or o._writes for o in beside)):
             attempt.more_requests = True
         if left <= LEAST_TIMEOUT:
             raise LegNotSent(
@@ -172,10 +173,10 @@ class _Exchange:
         if attempt is not None:
             headers["X-Attempt-Id"] = attempt.id
             headers.update(deadline_headers(attempt.remaining(), attempt.deadline_at))
-            if self._writes:
+            if self._writes or attempt.role == "read":
                 attempt.deadline_read = True
-                if "Idempotency-Key" not in headers:
-                    headers["Idempotency-Key"] = attempt.key
+            if self._writes and "Idempotency-Key" not in headers:
+                headers["Idempotency-Key"] = attempt.key
         elif left < inf:
             headers.update(deadline_headers(left, clock().now().unix + left))
 
@@ -192,6 +193,8 @@ class _Exchange:
     def sending(self) -> Iterator[None]:
         """Note whether a write was delivered that got no answer."""
         try:
+            if self._attempt is not None:
+                self._attempt.under_way.add(self)
             yield
         except BaseException as error:
             self._may_be_applied(from_exception(error).outcome)
@@ -213,6 +216,8 @@ class _Exchange:
     def _may_be_applied(self, outcome: OutcomeState | None) -> None:
         if self._writes and outcome is not OutcomeState.NOT_APPLIED:
             self._writes.delivered = True
+        if self._attempt is not None:
+            self._attempt.under_way.discard(self)
 
     def redirected(self, response: httpx.Response) -> Any:
         to = httpx.URL(response.headers["Location"]).copy_with(query=None, fragment=None)

@@ -325,7 +325,10 @@ class Markers:
                 f"the value cannot be kept with the marker ({kept.reason}): return plain data from `work`"
             )
         here = self.table.c.key == attempt.key
-        connection.execute(sa.update(self.table).where(here).values(value=kept.text))
+        if connection.execute(sa.update(self.table).where(here).values(value=kept.text)).rowcount != 1:
+            raise RuntimeError(
+                "the marker is gone: `work`, or a statement in it (`OR ROLLBACK`), undid all before"
+            )
 
     def _value(self, row: Any) -> Any:
         return None if row.value is None else self._codec.decode(row.value)

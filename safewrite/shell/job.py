@@ -392,15 +392,10 @@ class Job:
         heard: bool = True,
     ) -> Steps[Command]:
         """Record how the body of an attempt ended.  `cut`: why we ended it, where its exception is our doing."""
-        now, reading = clock().now(), self.tool.reading
-        if attempt.more_requests:
-            reading = replace(reading, single_request=False)
-        if error is None:
-            reply = read_value(value, reading)
-        elif cut and isinstance(error, asyncio.CancelledError):
-            reply = Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
-        else:
-            reply = read_error(error, reading, now.unix)
+        now = clock().now()
+        reply = self._reply(value, error, cut, now, single=not attempt.more_requests)
+        if attempt.delivered and reply.finding.outcome is OutcomeState.NOT_APPLIED:
+            reply = self._reply(value, error, cut, now, single=False)  # it is about something after the write
         if not reply.finding.reason.isidentifier():  # words of the tool's author, not a code of ours
             reply = replace(reply, finding=replace(reply.finding, reason=self._code(reply.finding.reason)))
         self._give_back(attempt, reply.finding, now.ticks)
@@ -426,6 +421,16 @@ class Job:
         if heard and self.recorded and "value" in contents and self.intent is not None:
             self.texts[self.intent.state.revision] = contents["value"]
         return command
+
+    def _reply(
+        self, value: object, error: BaseException | None, cut: str, now: Moment, *, single: bool
+    ) -> Reply:
+        reading = self.tool.reading if single else replace(self.tool.reading, single_request=False)
+        if error is None:
+            return read_value(value, reading)
+        if cut and isinstance(error, asyncio.CancelledError):
+            return Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
+        return read_error(error, reading, now.unix)
 
     def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Steps[Command]:
         """Record that nobody waits any more for a body that goes on."""
@@ -475,7 +480,6 @@ class Job:
                 role="reconcile",
             )
             self.reader = available["attempt"]
-            self.reader.reads = True
             inside.run(context._attempt.set, self.reader)
         fn, names = tool.reconcile, tool.reconcile_parameters
 

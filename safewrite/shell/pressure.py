@@ -59,14 +59,17 @@ class Pressure:
         self._places: dict[str, float] = {}
         self._times: dict[str, deque[float]] = {}
 
-    def enter(self, most: int | None, *, further: bool) -> Seat | str:
-        """Return leave to send, or why not; `most`: places there are, `further`: a retry or a hedge."""
+    def enter(self, most: int | None, *, further: bool, within: bool = False) -> Seat | str:
+        """Return leave to send, or why not.
+
+        `most`: places there are, `further`: a retry or a hedge, `within`: it is part of a call that has leave.
+        """
         now, name = clock().now().ticks, str(next(_numbers))
         with self._lock:
             self._places = pressure.occupied(self._places, now)
-            if most is not None and len(self._places) >= most:
+            if most is not None and len(self._places) >= most and not within:
                 return "limiter_full"
-            breaker = self._breaker.admit(now)
+            breaker = self._breaker if within else self._breaker.admit(now)
             if breaker is None:
                 return "breaker_open"
             budget = self._budget.taken(now) if further else self._budget.requested(now)

@@ -89,7 +89,7 @@ class Reading:
     passes: bool = False
     """It settles an open write: no breaker and no limit keeps it from looking."""
     shares: bool = False
-    """The attempt it stands in has a place at the same dependency, which is good for both."""
+    """The attempt it stands in has leave from the same dependency, which is good for both."""
     sent: int = 0
     copies: list[Copy] = field(default_factory=list)
     """Those of the newest try."""
@@ -150,8 +150,8 @@ class Reading:
         """Return leave to send, and a place in the pool of threads if the body needs one; or why not."""
         if self.limits.threaded and not self.pool.reserve():
             return "pool_exhausted"
-        most, further = None if self.shares else self.tool.dependency.max_concurrency, self.sent > 0
-        seat = FREE if self.passes else self.pressure.enter(most, further=further)
+        most, further = self.tool.dependency.max_concurrency, self.sent > 0
+        seat = FREE if self.passes else self.pressure.enter(most, further=further, within=self.shares)
         if isinstance(seat, str) and self.limits.threaded:
             self.pool.release()
         return seat
@@ -203,20 +203,17 @@ class Reading:
     def _copy(self, seat: Seat, end: float) -> Copy:
         now = clock().now()
         self.sent += 1
-        at = now.unix + end - now.ticks
-        return Copy(
-            Attempt(
-                id=new_call(),
-                number=self.sent,
-                key="",
-                end=end,
-                deadline_at=at,
-                role="read",
-                system=self.tool.system,
-            ),
-            seat,
-            now.ticks,
+        made = Attempt(
+            id=new_call(),
+            number=self.sent,
+            key="",
+            end=end,
+            deadline_at=now.unix + end - now.ticks,
+            role="read",
+            system=self.tool.system,
         )
+        made.settles = self.passes
+        return Copy(made, seat, now.ticks)
 
     def body(self, copy: Copy) -> tuple[Callable[[], Any], contextvars.Context]:
         """Return the body of a copy, and the context that it runs in."""

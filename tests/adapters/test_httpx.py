@@ -639,3 +639,75 @@ def test_a_lost_response_is_sent_again_under_the_same_key(colour: Colour, sw: Sa
             sw, sends(("POST", url)), limit=1.0, dependency=billing, max_attempts=3, wait=tenacity.wait_none()
         )
         assert (outcome.state, outcome.attempts, dependency.effects()) == ("applied", 3, 1)
+
+
+# What is not the only request --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beside", ["GET", "POST"])
+def test_a_write_under_way_beside_a_request_that_was_refused_is_unknown(sw: SafeWrite, beside: str) -> None:
+    """The refused one was told first; the write was applied all the same."""
+    applied: list[int] = []
+
+    class Both(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/refused":
+                await asyncio.sleep(0)
+                raise httpx.ConnectError("refused", request=request)
+            applied.append(1)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    @sw.write(target="n", name=f"both{next(NAMES)}", max_attempts=2)
+    async def both(n: int) -> None:
+        async with guarded(httpx.AsyncClient(transport=Both(), base_url="http://x")) as client:
+            tasks = [asyncio.create_task(client.post("/ok"))]
+            tasks.append(asyncio.create_task(client.request(beside, "/refused")))
+            try:
+                await tasks[1]
+            finally:
+                tasks[0].cancel()
+
+    async def main() -> Outcome[Any]:
+        with safewrite.run("r1"), safewrite.turn(1):
+            return await both.outcome(1)
+
+    assert (asyncio.run(main()).state, len(applied)) == ("unknown", 1)
+
+
+def test_what_was_not_sent_after_a_delivered_write_says_nothing_of_that_write(sw: SafeWrite) -> None:
+    """The second leg of a body was refused for want of time; the first one had written."""
+    sent: list[int] = []
+
+    @sw.write(target="n", name=f"legs{next(NAMES)}")
+    def legs(n: int) -> None:
+        def handle(request: httpx.Request) -> httpx.Response:
+            sent.append(1)
+            return httpx.Response(200)
+
+        with guarded(httpx.Client(transport=httpx.MockTransport(handle))) as client:
+            client.post("http://x/")
+        raise LegNotSent("nothing is left", reason="budget_exhausted")
+
+    with safewrite.run("r1"), safewrite.turn(1):
+        assert (legs.outcome(1).state, len(sent)) == ("unknown", 1)
+
+
+def test_a_post_in_a_reading_tool_carries_the_deadline_and_no_key(sw: SafeWrite) -> None:
+    """A read has no key: an empty one would make one request of all of them."""
+    seen: list[Any] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers)
+        return httpx.Response(200, text="found")
+
+    @sw.read(name=f"search{next(NAMES)}")
+    def search(n: int) -> bool:
+        with guarded(httpx.Client(transport=httpx.MockTransport(handle))) as client:
+            client.post("http://x/")
+        attempt = safewrite.current_attempt()
+        return attempt is not None and attempt.deadline_read
+
+    assert search(1)
+    assert "idempotency-key" not in seen[0]
+    assert "x-request-deadline-at" in seen[0]

@@ -400,6 +400,22 @@ def test_a_failed_statement_that_was_passed_over_is_no_success(
         assert (done.state, done.reason, place.effects()) == ("not_applied", "sql_rejected", 0)
 
 
+def test_a_write_whose_transaction_was_undone_inside_it_is_not_done_without_its_marker(
+    sw: SafeWrite, tmp_path: Path, plain: bool
+) -> None:
+    """`OR ROLLBACK` of SQLite takes the marker with it, and what comes after would be done with nothing to find."""
+
+    def work(target: Any, n: int) -> str:
+        with suppress(sa.exc.DBAPIError):
+            target.execute(sa.text("INSERT OR ROLLBACK INTO shipped (id, n) VALUES (1, 0), (1, 0)"))
+        insert(target, n)
+        return "all is well"
+
+    with place_at(f"sqlite:///{tmp_path}/own.db", plain) as place:
+        done = outcome(ship(sw, place, work))
+        assert (done.state, place.effects()) == ("not_applied", 0)
+
+
 def test_statements_are_bounded_by_the_attempt(postgres_url: str, sw: SafeWrite) -> None:
     """Those of the work and those of the marker: of 9 s each has 8500 ms."""
 

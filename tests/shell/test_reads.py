@@ -206,6 +206,50 @@ def test_inside_a_write_of_the_same_dependency_it_needs_no_place_of_its_own(
     assert told.value.__cause__.reason == "limiter_full"
 
 
+def test_the_probe_of_a_breaker_may_look_before_it_sends(
+    reads: Reads, shell: Shell, sw: SafeWrite, still: ManualClock, run: None
+) -> None:
+    """A write that was let through has leave for the read in it, too: else it could never close the breaker."""
+    get, state = reads(), pressure.pressure_of("crm")
+    state._breaker = numbers.Breaker(1, open_until=still.now().ticks - 1.0)
+
+    @sw.write(target="name", dependency=CRM)
+    @shell.colours
+    async def rename(name: str) -> str:
+        found = get("cus_1")
+        return str(found if shell.plain else await found)
+
+    assert shell.call(rename, "a") == "cus_1 done"
+    assert state._breaker.open_until is None
+
+
+def test_what_is_read_in_a_read_that_settles_a_write_passes_the_breaker_too(
+    reads: Reads, remote: Remote, shell: Shell, sw: SafeWrite, clock: ManualClock, run: None
+) -> None:
+    """The look of a write is a read of one dependency, which looks in another one."""
+    get, state = reads(), pressure.pressure_of("crm")
+
+    @sw.read(name="outer")
+    @shell.colours
+    async def outer() -> str:
+        found = get("cus_1")
+        return str(found if shell.plain else await found)
+
+    @sw.write(target="name", max_attempts=1)
+    @shell.colours
+    async def rename(name: str) -> str:
+        state._breaker = numbers.Breaker(1, open_until=float("inf"))
+        raise TimeoutError
+
+    @rename.reconcile
+    @shell.colours
+    async def look() -> safewrite.Applied[str]:
+        found = outer()
+        return safewrite.Applied(str(found if shell.plain else await found))
+
+    assert shell.call(rename, "a") == "cus_1 done"
+
+
 # The retry budget --------------------------------------------------------------------------------------------
 
 
