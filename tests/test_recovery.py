@@ -36,7 +36,7 @@ class App:
     def __init__(self, url: str, reads: Counter[str], says: Callable[[str], Any], **options: Any) -> None:
         self.sw = SafeWrite(url, **options)
 
-        @self.sw.write(target="sub_id", name="cancel", dependency=BILLING, max_attempts=1)
+        @self.sw.write(target="sub_id", name="cancel", dependency=BILLING, max_attempts=1, in_thread=False)
         def cancel(sub_id: str) -> str:
             raise TimeoutError
 
@@ -74,7 +74,7 @@ def app(url: str, reads: Counter[str]) -> Iterator[Apps]:
 def lose(app: App, count: int, reads: Counter[str]) -> None:
     """Leave so many intents open."""
     for n in range(count):
-        with safewrite.run(f"run-{n}", call_cap=0.2), safewrite.turn(1), pytest.raises(OutcomeUnknown):
+        with safewrite.run(f"run-{n}", call_cap=0.5), safewrite.turn(1), pytest.raises(OutcomeUnknown):
             app.cancel(f"sub_{n}")
     reads.clear()
 
@@ -198,10 +198,10 @@ def test_a_ledger_that_fails_at_one_intent_costs_only_that(
 
 def test_a_bound_that_has_passed_settles(url: str) -> None:
     """What was open only because it might still land is proven not applied, once it cannot any more."""
-    bounded = Dependency("billing", work_bound=0.2, read_lag=0.0)
+    bounded = Dependency("billing", work_bound=0.8, read_lag=0.0)
     with SafeWrite(url) as sw:
 
-        @sw.write(target="sub_id", name="cancel", dependency=bounded, max_attempts=1)
+        @sw.write(target="sub_id", name="cancel", dependency=bounded, max_attempts=1, in_thread=False)
         def cancel(sub_id: str) -> str:
             raise TimeoutError
 
@@ -209,7 +209,7 @@ def test_a_bound_that_has_passed_settles(url: str) -> None:
         def _() -> NotApplied:
             return NotApplied()
 
-        with safewrite.run("r1", call_cap=0.1), safewrite.turn(1), pytest.raises(OutcomeUnknown):
+        with safewrite.run("r1", call_cap=0.4), safewrite.turn(1), pytest.raises(OutcomeUnknown):
             cancel("sub_1")
         found: list[Found] = []
         while not found or found[-1].state == "unknown":
@@ -239,7 +239,7 @@ def test_coroutine_tools_share_the_work_as_well(url: str, reads: Counter[str]) -
         sws = [SafeWrite(url) for _ in range(2)]
         tools = [await lost(sw) for sw in sws]
         for n in range(4):
-            with safewrite.run(f"run-{n}", call_cap=0.2), safewrite.turn(1), pytest.raises(OutcomeUnknown):
+            with safewrite.run(f"run-{n}", call_cap=0.5), safewrite.turn(1), pytest.raises(OutcomeUnknown):
                 await tools[0](f"sub_{n}")
         reads.clear()
         (taken, *others) = sws[0].ledger.open_intents()
