@@ -222,6 +222,11 @@ def test_what_means_the_same_is_one_text(one: object, other: object) -> None:
             id="naive",
         ),
         pytest.param(
+            dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC),
+            dt.datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=dt.UTC),
+            id="a microsecond",
+        ),
+        pytest.param(
             dt.datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=0),
             dt.datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
             id="the hour that comes twice",

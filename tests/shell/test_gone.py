@@ -74,3 +74,30 @@ def test_a_process_is_known_to_be_gone_by_its_number_and_start() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     assert process.known_gone(f"{host}/{boot}/{namespace}/{done.pid}/{started}")
+
+
+@LINUX
+def test_a_process_that_died_and_was_not_yet_waited_for_is_known_to_be_gone() -> None:
+    """A worker that was killed stays in the table as a zombie until its parent looks: it runs no more all the same."""
+    ask = "from safewrite.shell import process; print(process.owner(), flush=True); input()"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ask], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        owner = worker.stdout.readline().strip()
+        assert not process.known_gone(owner)
+        worker.kill()
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody has taken its status
+        assert process.known_gone(owner)
+
+
+@LINUX
+@pytest.mark.parametrize("place", ["host", "boot", "namespace"])
+def test_a_number_that_means_another_process_elsewhere_proves_nothing(place: str) -> None:
+    """Numbers are counted anew on each host, at each boot and in each container."""
+    names = dict(
+        zip(("host", "boot", "namespace", "pid", "started"), process.owner().split("/"), strict=True)
+    )
+    assert process.known_gone("/".join({**names, "started": "1"}.values()))
+    assert not process.known_gone("/".join({**names, "started": "1", place: "another"}.values()))

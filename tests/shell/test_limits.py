@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -15,11 +16,14 @@ from safewrite import Applied, Attempt, BudgetExhausted, Deadline, OutcomeUnknow
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Verdict
 from safewrite.core.state import ReadState
+from safewrite.shell.threads import Pool
 from safewrite.testing import ManualClock
-from tests.shell.conftest import KEYED, Shell, Tools, attempts, eventually
+from tests.shell.conftest import KEYED, WITHIN, Shell, Tools, attempts, eventually
 from tests.shell.remote import DROP, HANG, LATE, LOSE, NEVER, REFUSE, Remote, Step, status
 
 pytestmark = pytest.mark.usefixtures("run")
+
+ASKED_BY = contextvars.ContextVar("asked_by", default="nobody")
 
 
 @pytest.fixture
@@ -351,3 +355,17 @@ def test_a_wait_strategy_that_fails_hides_no_applied_write(shell: Shell, remote:
     assert shell.call(cancel, "sub_1") == "sub_1 done"
     assert shell.call(cancel.outcome, "sub_1").replayed
     assert remote.count() == 1
+
+
+def test_a_thread_sees_the_context_of_whoever_started_its_work_and_of_nobody_before() -> None:
+    """A tenant or a trace that is kept in a context variable comes along, also into a thread that is used again."""
+    pool = Pool(1)
+    for caller in ("the first caller", "the second caller"):
+        inside = contextvars.copy_context()
+        inside.run(ASKED_BY.set, caller)
+        assert pool.reserve()
+        work = inside.run(pool.start, ASKED_BY.get)
+        assert work.done.wait(WITHIN)
+        assert work.value == caller
+        assert eventually(lambda: not pool.busy)
+    pool.close()

@@ -17,6 +17,7 @@ from pydantic import BaseModel, SecretStr
 
 import safewrite
 from safewrite import Applied, Attempt, Inconclusive, IntentMismatch, SafeWrite, ValueNotKept
+from safewrite.shell.secrets import Secrets
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, rows
 from tests.shell.remote import DROP, LOSE, REFUSE, Remote, fail, reject
@@ -206,6 +207,15 @@ def test_a_secret_argument_is_in_no_text_that_the_call_leaves(
     assert (b"[redacted]" in written) == (where != "value")
 
 
+@pytest.mark.parametrize("names", [("account", "token"), ("token", "account")])
+def test_a_secret_that_begins_with_another_one_leaves_no_rest(names: tuple[str, str]) -> None:
+    """An account number, and a token made of it and more: the whole token goes, not its beginning alone."""
+    arguments = dict(zip(names, ("pear", "pear-and-a-plum"), strict=True))
+    assert Secrets(arguments, names).without("failed for pear-and-a-plum, of pear") == (
+        "failed for [redacted], of [redacted]"
+    )
+
+
 def test_a_redacted_argument_may_change_from_call_to_call(
     shell: Shell, sw: SafeWrite, remote: Remote
 ) -> None:
@@ -339,6 +349,16 @@ def test_a_candidate_without_an_object_id_proves_nothing(
 ) -> None:
     """A list offers objects, so each must say which it is."""
     tool = create([Applied("found")])
+    remote.next(LOSE)
+    outcome = shell.call(tool.outcome, "Disk full")
+    assert (outcome.state, outcome.reason) == ("unknown", "candidate_without_object_id")
+
+
+def test_one_candidate_without_an_object_id_leaves_the_whole_list_without_proof(
+    shell: Shell, remote: Remote, create: Callable[..., Any]
+) -> None:
+    """The one beside it says which it is, and yet nobody can tell which of the two is ours."""
+    tool = create([Applied("one", object_id="t-9"), Applied("another")])
     remote.next(LOSE)
     outcome = shell.call(tool.outcome, "Disk full")
     assert (outcome.state, outcome.reason) == ("unknown", "candidate_without_object_id")
