@@ -230,6 +230,10 @@ def _told(
         return result
     if result.status == "error" and newest.error is not None:  # handle_tool_errors, ToolRetryMiddleware, …
         return _message(request, _report(newest.error, bound))
+    if (
+        result.status == "error" and _guarded(request.tool) is not None
+    ):  # no message could be made of its value
+        return _message(request, WriteReport.of(newest))
     told: dict[str, Any] = {} if result.artifact is not None else {"artifact": _data(WriteReport.of(newest))}
     if bound.position and newest.replayed:
         text = cast("Any", result.content)

@@ -110,6 +110,7 @@ class Operation:
         )
         self._idle = effective_idle(limit, per_server=wants, carries_progress=carries_progress)
         self._meta: dict[str, Any] | None = None
+        self._issued = self._answered = 0
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -155,6 +156,7 @@ class Operation:
             if attempt is not None:
                 attempt.progress()
 
+        self._issued += 1
         issued = Issued(client, params, heard)
         task, said = issued.task, f"The connection ended while `{self.tool}` was waited for."
         waiting = _waiting.get(issued.session, set())
@@ -172,7 +174,9 @@ class Operation:
             await _take_back(issued, said)
         if not task.done() or task.cancelled() or (not in_time and task.exception() is not None):
             raise RequestGivenUp(f"`{self.tool}` was given up. {said}")
-        return _told(self.tool, task.result())
+        result = task.result()
+        self._answered += 1
+        return _told(self.tool, result, others=self._issued > self._answered)
 
     def _not_sent(self, error: Exception) -> None:
         if self._meta is None and current_attempt() is not None:
@@ -180,12 +184,19 @@ class Operation:
             raise NotSent(f"before `{self.tool}` was called: {error!r}", again=again) from error
 
 
-def _told(tool: str, raw: Wire) -> Any:
-    """Return a result, or raise what it says of a write that is not known to be applied."""
+def _told(tool: str, raw: Wire, *, others: bool) -> Any:
+    """Return a result, or raise what it says of a write that is not known to be applied.
+
+    `others`: there are issues of the call without an answer, of which the server may not know yet.
+    """
     if raw.get("resultType", "complete") != "complete":
         raise OutcomeUnknown(f"`{tool}` answered `{raw['resultType']}`.", reason="tool_error", tool=tool)
     report = report_in(raw)
     if report is not None and report.state == "not_applied":
+        if others:
+            raise OutcomeUnknown(
+                report.message, may_still_land=True, reason=report.reason, key=report.key, tool=tool
+            )
         raise (Rejected if report.do_not_repeat else NotSent)(report.message)
     if report is not None and report.state == "unknown":
         raise OutcomeUnknown(

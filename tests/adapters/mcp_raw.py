@@ -39,6 +39,9 @@ def ticks(id: Any, token: Any, count: int, seconds: float) -> None:
     result(id, "ticked")
 
 
+REFUSED: list[Any] = []
+
+
 def called(id_: Any, params: dict[str, Any], late: list[Any]) -> None:
     """Do what a tool is called."""
     what, *numbers = params["name"].split(":")
@@ -46,6 +49,16 @@ def called(id_: Any, params: dict[str, Any], late: list[Any]) -> None:
         result(id_, params["arguments"].get("say", ""))
     elif what == "late":
         late.append(id_)
+    elif what == "refused-later" and REFUSED:
+        report = {
+            "state": "not_applied",
+            "reason": "x",
+            "message": "Nothing was sent.",
+            "do_not_repeat": False,
+        }
+        send(id=id_, result={"content": [], "structuredContent": report})
+    elif what == "refused-later":
+        REFUSED.append(id_)
     elif what == "ticks":
         token = params["_meta"]["progressToken"]
         threading.Thread(

@@ -163,6 +163,17 @@ def test_error_texts_of_a_tool_node_do_not_reach_the_model(tmp_path: Path, colou
     assert "fix" not in told.content
 
 
+def test_an_error_behind_a_write_that_was_applied_is_not_told_in_its_place(
+    tmp_path: Path, colour: str
+) -> None:
+    """What LangChain cannot make a message of was written all the same: told to fix it, a model writes again."""
+    bench = blind(tmp_path, colour)
+    bench.tool = tool(response_format="content_and_artifact")(bench.write)
+    (told,) = answers(bench.go(bench.graph(steps([refund()]), handle_tool_errors=True)))
+    assert (told.status, told.artifact["state"], len(bench.effects)) == ("success", "applied", 1)
+    assert "fix" not in told.content
+
+
 def test_as_tool_is_told_in_words(tmp_path: Path, colour: str) -> None:
     """A `WriteReport` out of `.as_tool()` reaches the model as its message."""
     bench = blind(tmp_path, colour)

@@ -243,6 +243,18 @@ def test_the_report_of_a_guarded_server_is_believed(
     assert on(http, work).state == ("unknown" if how == "lost" else "not_applied")
 
 
+def test_a_refused_re_issue_says_nothing_of_a_call_that_was_given_up(raw: Served, sw: SafeWrite) -> None:
+    """The first one may still be on its way to the server, which knows nothing of it."""
+
+    async def work(session: Any) -> Any:
+        one = operation("refused-later", idle=0.2)
+        with pytest.raises(RequestGivenUp):
+            await one.call(session, {})
+        return await outcome(written(sw, lambda: one.call(session, {})))
+
+    assert on(raw, work).state == "unknown"
+
+
 def test_a_tool_error_is_unknown(http: Served) -> None:
     """It may have come behind the effect; its text is kept."""
 
