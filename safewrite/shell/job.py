@@ -280,6 +280,7 @@ class Job:
             if not self.place:
                 raise _NoPlace("pool_exhausted")
         if number not in self.seats:
+            self._unused()  # of a claim that was lost to somebody else
             most = self.tool.dependency.max_concurrency
             seat = pressure_of(self.tool.system).enter(most, further=self.sent > 0)
             if isinstance(seat, str):
@@ -601,7 +602,10 @@ class Job:
         if self.place:
             self.place = False
             self.pool.release()
-        for seat in self.seats.values():
+        self._unused()
+
+    def _unused(self) -> None:
+        for seat in tuple(self.seats.values()):  # a body that was left behind may end meanwhile
             seat.unsent()  # those that a claim was asked for and not made; the others were told already
 
 

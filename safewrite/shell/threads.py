@@ -61,13 +61,26 @@ class Pool:
         self._lock = threading.Lock()
 
     def reserve(self) -> bool:
-        """Take a place if one is free."""
+        """Take a place if one is free, and a thread for it if the system gives one."""
         if self._pid != os.getpid():  # threads do not survive a fork
             self._fresh()
-        return self._places.acquire(blocking=False)
+        if not self._places.acquire(blocking=False):
+            return False
+        with self._lock:
+            spare = self._idle > 0
+            self._idle -= spare
+        if not spare:
+            try:
+                threading.Thread(target=self._serve, name="safewrite", daemon=True).start()
+            except RuntimeError:  # it gives none
+                self._places.release()
+                return False
+        return True
 
     def release(self) -> None:
-        """Give back a place that was reserved and not used."""
+        """Give back a place that was reserved and not used; its thread waits for the next."""
+        with self._lock:
+            self._idle += 1
         self._places.release()
 
     @property
@@ -82,12 +95,6 @@ class Pool:
         """
         inside = contextvars.copy_context()
         work = Work(lambda: inside.run(job), then)
-        with self._lock:
-            spare = self._idle > 0
-            if spare:
-                self._idle -= 1
-        if not spare:
-            threading.Thread(target=self._serve, name="safewrite", daemon=True).start()
         self._queue.put(work)
         return work
 

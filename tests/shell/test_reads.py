@@ -24,6 +24,7 @@ from safewrite import (
     SafeWrite,
     WriteNotSent,
 )
+from safewrite.calls import CallOptions, Guard
 from safewrite.context import current_deadline
 from safewrite.core import pressure as numbers
 from safewrite.shell import pressure
@@ -860,3 +861,48 @@ def test_a_child_process_knows_nothing_of_its_parents_calls() -> None:
     trip()
     pressure.forget()
     assert isinstance(pressure.pressure_of("crm").enter(1, further=False), pressure.Seat)
+
+
+def test_a_thread_that_the_system_does_not_give_takes_no_place(
+    remote: Remote, sw: SafeWrite, run: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a refusal like any other: what was reserved is given back, and the next call goes on."""
+
+    @sw.read(dependency=ONE, in_thread=True)
+    def get(customer: str) -> str:
+        return customer
+
+    @sw.write(target="name", dependency=ONE, in_thread=True)
+    def rename(name: str) -> str:
+        return name
+
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "safewrite":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ReadFailed, match="pool_exhausted"):
+            get("cus_1")
+        with pytest.raises(WriteNotSent, match="pool_exhausted"):
+            rename("a")
+    assert (places(), sw.pool.busy) == (0, False)
+    assert (get("cus_1"), rename("a")) == ("cus_1", "a")
+
+
+def test_a_claim_that_was_lost_to_another_process_keeps_no_place(sw: SafeWrite, run: None) -> None:
+    """The ledger runs a claim anew where another was quicker: its next number needs the one place there is."""
+
+    @sw.write(target="name", dependency=ONE)
+    def rename(name: str) -> str:
+        return name
+
+    job = Guard(sw, rename.tool).job(CallOptions(), ("a",), {})  # type: ignore[attr-defined]
+    now = safewrite.shell.clock.clock().now()  # type: ignore[attr-defined]
+    claims = [job.claim(number, job.facts(now), now) for number in (1, 2)]
+    assert ([one.number for one in claims], places()) == ([1, 2], 1)
+    job.close()
+    assert places() == 0
