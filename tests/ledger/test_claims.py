@@ -89,6 +89,13 @@ def test_intents_that_hold_an_object_or_are_not_applied_do_not_count(caller: Cal
     assert (fact.verdict, fact.object_id) == (Verdict.APPLIED, "ch_1")
 
 
+def test_an_applied_intent_that_holds_no_object_still_counts(caller: Caller) -> None:
+    """Its answer named none, so what a read of another one finds may be its object as well."""
+    caller(run="run-2").write()
+    _, fact = look(caller, lost(caller), "ch_1")
+    assert (fact.verdict, fact.reason) == (Verdict.INCONCLUSIVE, "too_few_candidates")
+
+
 def test_all_held_by_responses_is_absence(caller: Caller) -> None:
     """Every object is another intent's for sure: there is none left that this one could have made."""
     done, _ = caller(run="run-2").ask()
