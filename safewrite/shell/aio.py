@@ -160,7 +160,8 @@ def _ending(task: asyncio.Task[Any]) -> tuple[object, BaseException | None]:
 def _late(job: Job, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
     def record(task: asyncio.Task[Any]) -> None:
         value, error = _ending(task)
-        job.host.threads.submit(lambda: carry(job.late(attempt, value, error)))
+        inside = contextvars.copy_context()  # the caller's, for its own `classify`
+        job.host.threads.submit(inside.run, lambda: carry(job.late(attempt, value, error)))
 
     return record
 

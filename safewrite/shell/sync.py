@@ -71,11 +71,11 @@ def _carry_out(job: Job, command: Command) -> Command:
 
 def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt."""
+    carry(job.fetch())
     reason = job.withhold(number)
     if reason:
         job.attempt = None
         return carry(job.withheld(number, reason))
-    carry(job.fetch())
     call, inside = job.body()
     attempt, job.attempt = job.attempt, None
     assert attempt is not None

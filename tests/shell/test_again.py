@@ -21,6 +21,7 @@ from safewrite import (
     SafeWrite,
     WriteNotSent,
 )
+from safewrite.ledger.sql import Ledger
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools
 from tests.shell.remote import DROP, HANG, LATE, LOSE, REFUSE, Remote, Step, reject
@@ -100,6 +101,25 @@ def test_every_later_attempt_runs_with_the_first_arguments(
     assert shell.call(cancel, "sub_1", reason="second words") == "sub_1 done"
     assert [body["reason"] for _, _, body in remote.attempts] == ["first words"] * 2
     assert len({key for _, key, _ in remote.attempts}) == 1
+
+
+def test_a_ledger_that_is_slow_to_give_the_first_arguments_sends_nothing_late(
+    shell: Shell, remote: Remote, tool: Tools, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an attempt may still start is asked after all that can take long, just before its body."""
+    cancel = tool(read=None, dependency=KEYED, max_attempts=1)
+    remote.next(DROP)
+    with pytest.raises(OutcomeUnknown):
+        shell.call(cancel, "sub_1")
+    usual = Ledger.first_arguments
+
+    def slow(ledger: Ledger, intent_id: str) -> Any:
+        clock.advance(1000.0)
+        return usual(ledger, intent_id)
+
+    monkeypatch.setattr(Ledger, "first_arguments", slow)
+    assert shell.call(cancel.outcome, "sub_1").state == "unknown"
+    assert len(remote.attempts) == 1
 
 
 def test_occurrences_make_two_writes_of_one_wish(shell: Shell, remote: Remote, tool: Tools) -> None:
