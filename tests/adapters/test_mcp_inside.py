@@ -235,7 +235,7 @@ def test_a_request_for_more_input_is_no_result() -> None:
     from safewrite.adapters.mcp_client import _told
 
     with pytest.raises(OutcomeUnknown, match="input_required"):
-        _told("pay", {"resultType": "input_required"})
+        _told("pay", {"resultType": "input_required"}, others=False)
 
 
 def test_a_client_in_memory_takes_the_same_road(server: Any) -> None:
