@@ -10,7 +10,7 @@ import typer
 
 from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import existing
-from safewrite.cli.options import AsJson, Url, session
+from safewrite.cli.options import AsJson, Reference, Url, session
 from safewrite.cli.output import clean
 
 
@@ -28,14 +28,7 @@ def add_to(app: typer.Typer) -> None:
 
 def export(
     context: typer.Context,
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY|INTENT|ATTEMPT|TRACE",
-            help="The key of an intent, its id, the id of one of its attempts, or the trace of a call.",
-            show_default=False,
-        ),
-    ],
+    reference: Reference,
     form: Annotated[Form, typer.Option("--as", help="A case, to be replayed in tests.")] = Form.CASE,
     output: Annotated[
         Path | None,

@@ -10,7 +10,7 @@ import typer
 from safewrite.cli import views
 from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.opening import existing
-from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Url, option, session
+from safewrite.cli.options import AsJson, Limit, Namespace, NoColor, Reference, Url, option, session
 from safewrite.cli.output import note
 
 if TYPE_CHECKING:
@@ -74,14 +74,7 @@ def run(
 
 def show(
     context: typer.Context,
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY|INTENT|ATTEMPT|TRACE",
-            help="The key of an intent, its id, the id of one of its attempts, or the trace of a call.",
-            show_default=False,
-        ),
-    ],
+    reference: Reference,
     url: Url = None,
     as_json: AsJson = False,
     no_color: NoColor = False,

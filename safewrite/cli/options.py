@@ -32,6 +32,14 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", min=1, help="No more than N. Default: all.", show_default=False),
 ]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY|INTENT|ATTEMPT|TRACE",
+        help="The key of an intent, its id, the id of one of its attempts, or the trace of a call.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
