@@ -20,16 +20,13 @@ from safewrite.context import (
 )
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
-from safewrite.core.events import Asked, Call, Claimed, Event, Moment, OutcomeState
+from safewrite.core.events import Call, Claimed, Moment, OutcomeState
 from safewrite.core.intent import Uncanonical, canonical, differing, digestible, intent_key, keyed, turn_text
-from safewrite.core.machine import decide
 from safewrite.core.replacing import replace
-from safewrite.core.state import State
 from safewrite.deadline import Deadline, too_little
 from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext
 from safewrite.outcome import Outcome
 from safewrite.shell import aio, sync
-from safewrite.shell.clock import clock
 from safewrite.shell.job import Job, Limits, new_call
 from safewrite.told import outcome_of
 from safewrite.tool import Tool
@@ -117,12 +114,7 @@ class Guard:
                 "X2", AnswerKind.UNKNOWN, OutcomeState.UNKNOWN, "ledger_unavailable", may_still_land=True
             )
         else:
-            now = clock().now()
-            state = job.intent.state if job.intent is not None else State()
-            call = replace(job.facts(now), refusal="ledger_unavailable", quiet=True)
-            found = decide(state, Event(now, Asked(), call))
-            assert isinstance(found, Answer)
-            answer = found
+            answer = job.look(refusal="ledger_unavailable")
         job.failure = error
         return outcome_of(job, answer)
 

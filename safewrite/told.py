@@ -39,7 +39,7 @@ def outcome_of(job: Job, answer: Answer) -> Outcome[Any]:
         evidence=answer.evidence,
         attributable=answer.attributable,
         may_still_land=answer.may_still_land,
-        sent=any(a.began and a.evidence != "never_sent" for a in mine),
+        sent=job.sent > 0 and any(a.began and a.evidence != "never_sent" for a in mine),
         replayed=answer.replayed,
         recorded=job.recorded,
         key=identity.key,

@@ -5,17 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from safewrite.core.events import Event
 from safewrite.core.fold import Impossible
 from safewrite.errors import LedgerUnavailable
-from safewrite.ledger.model import Candidates, Contents, Intent, Meta
 from safewrite.shell.steps import Steps
-
-if TYPE_CHECKING:
-    from safewrite.ledger.sql import Ledger
 
 MOST = 1000
 """Intents of which something is owed; the oldest is let go, and a later look has to find out."""
@@ -27,11 +22,11 @@ _log = logging.getLogger("safewrite")
 class Debt:
     """One fact that is owed to the ledger."""
 
-    intent: Intent
-    event: Event
-    meta: Meta
-    contents: Contents
-    candidates: Candidates | None
+    key: str
+    """The key of its intent."""
+    what: str
+    pay: Callable[[], Steps[object]]
+    """Stores it; raises `LedgerUnavailable` where that still cannot be done."""
 
 
 class Debts:
@@ -43,14 +38,13 @@ class Debts:
 
     def add(self, debt: Debt) -> None:
         """Keep a fact for later."""
-        key = debt.intent.identity.key
         with self._lock:
-            self._by_key.setdefault(key, []).append(debt)
+            self._by_key.setdefault(debt.key, []).append(debt)
             forgotten = len(self._by_key) > MOST and self._by_key.popitem(last=False)
         if forgotten:
             _log.error("safewrite lets go of what it could not record of %s", forgotten[0])
 
-    def settle(self, key: str, ledger: Ledger) -> Steps[None]:
+    def settle(self, key: str) -> Steps[None]:
         """Store what is owed of an intent, as far as the ledger lets it."""
         if key not in self._by_key:
             return
@@ -58,10 +52,10 @@ class Debts:
             debts = self._by_key.pop(key, [])
         for place, debt in enumerate(debts):
             try:
-                yield ledger.recording(debt.intent, debt.event, debt.meta, debt.contents, debt.candidates)
+                yield from debt.pay()
             except LedgerUnavailable:
                 with self._lock:
                     self._by_key[key] = debts[place:] + self._by_key.pop(key, [])
                 return
             except Impossible:  # the record knows more by now
-                _log.warning("safewrite owed %s of %s, which stands otherwise", debt.event.fact, key)
+                _log.warning("safewrite owed %s of %s, which stands otherwise", debt.what, key)

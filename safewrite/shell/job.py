@@ -9,13 +9,14 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from safewrite import context
 from safewrite.attempt import Attempt
 from safewrite.core import machine
-from safewrite.core.commands import Answer, AnswerKind, Command, Nothing
+from safewrite.core.commands import Answer, AnswerKind, Command, Nothing, Run
 from safewrite.core.deadline import attempt_limit, reserve_of
 from safewrite.core.events import (
     Asked,
@@ -40,6 +41,7 @@ from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
 from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
+from safewrite.core.state import State
 from safewrite.errors import LedgerUnavailable
 from safewrite.ledger.codec import decode_arguments
 from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
@@ -49,7 +51,7 @@ from safewrite.shell.debts import Debt, Debts
 from safewrite.shell.pressure import FREE, Seat, pressure_of
 from safewrite.shell.reply import Reply, passes_through, read_error, read_value, seen
 from safewrite.shell.secrets import Secrets
-from safewrite.shell.steps import Steps
+from safewrite.shell.steps import Steps, one
 from safewrite.shell.threads import Pool
 
 if TYPE_CHECKING:
@@ -232,7 +234,7 @@ class Job:
 
     def ask(self) -> Steps[Command]:
         """Ask the machine what to do now; claims an attempt where it says so."""
-        yield from self.host.debts.settle(self.ticket.identity.key, self.ledger)
+        yield from self.host.debts.settle(self.ticket.identity.key)
         at = clock().now()
         call, ticket = self.facts(at), replace(self.ticket, claim=self.claim)
         try:
@@ -323,7 +325,8 @@ class Job:
             told = isinstance(answer, Answer) and answer.kind is AnswerKind.VALUE
             # The call ends here, whatever the fact leads to.
             owed = event if told else replace(event, over=True)
-            self.host.debts.add(Debt(self.intent, owed, meta, contents or {}, candidates))
+            recording = partial(self.ledger.recording, self.intent, owed, meta, contents or {}, candidates)
+            self.host.debts.add(Debt(self.ticket.identity.key, str(fact), lambda: one(recording())))
             return answer
         if heard:
             self.intent = came.intent
@@ -366,13 +369,30 @@ class Job:
     def leave(self, how: str) -> Steps[Command]:
         """Record that this call was `how` ("cancelled", "interrupted"), so that its claim and lease hold up nobody."""
         attempt, self.attempt = self.attempt, None
-        try:
-            found = (yield self.ledger.claimed(attempt.id)) if attempt is not None else None
-        except LedgerUnavailable:
-            return Nothing("X1")
-        if found is not None:
-            self.intent, number = found
-            return (yield from self.withheld(number, f"{how}_before_start", over=True))
+        if attempt is not None:
+            try:
+                return (yield from self._never_began(attempt, how))
+            except LedgerUnavailable:
+                self.host.debts.add(
+                    Debt(
+                        self.ticket.identity.key,
+                        f"that attempt {attempt.id} never began",
+                        lambda: self._never_began(attempt, how),
+                    )
+                )
+                return Nothing("X1")
+        return (yield from self._left(how))
+
+    def _never_began(self, attempt: Attempt, how: str) -> Steps[Command]:
+        """Record that no body of `attempt` will run, if its claim stands.  Raises `LedgerUnavailable`."""
+        found = yield self.ledger.claimed(attempt.id)
+        if found is None:
+            return (yield from self._left(how))
+        self.intent, number = found
+        return (yield from self.withheld(number, f"{how}_before_start", over=True))
+
+    def _left(self, how: str) -> Steps[Command]:
+        """Record that this call is over, if it holds the lease."""
         if self.unfinished:
             return (yield from self.record(Refused(f"call_{how}"), over=True))
         return Nothing("N2")
@@ -588,12 +608,15 @@ class Job:
         came_along = self.intent is not None and self.intent.value is not None
         return answer.value_at is None or answer.value_at in self.texts or came_along
 
-    def look(self) -> Answer:
-        """Return what the record alone says; sends, reads and records nothing."""
-        assert self.intent is not None
-        now = clock().now()
-        call = replace(self.facts(now), sends=0, reads=False, waits=False, quiet=True, refusal="")
-        answer = machine.decide(self.intent.state, Event(now, Asked(), call))
+    def look(self, refusal: str = "") -> Answer:
+        """Return what the record alone says; sends, reads and records nothing.  `refusal`: why nothing was sent."""
+        now, state = clock().now(), self.intent.state if self.intent is not None else State()
+        call = replace(self.facts(now), sends=0, reads=False, waits=False, quiet=True, refusal=refusal)
+        answer = machine.decide(state, Event(now, Asked(), call))
+        if isinstance(
+            answer, Run
+        ):  # its own claim, which it came to know of too late: as anybody else sees it
+            answer = machine.decide(state, Event(now, Asked(), replace(call, id="")))
         assert isinstance(answer, Answer)
         return answer
 

@@ -20,6 +20,12 @@ T = TypeVar("T")
 Steps: TypeAlias = "Generator[Order[Any], Any, T]"
 
 
+def one(order: Order[T]) -> Steps[T]:
+    """Return the steps that are one order."""
+    came: T = yield order
+    return came
+
+
 def carry(steps: Steps[T]) -> T:
     """Carry steps out on this thread; return what they return."""
     try:

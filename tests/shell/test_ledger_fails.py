@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,30 @@ def test_a_ledger_that_fails_before_a_second_attempt_leaves_it_unknown(
     lock.let_go()
     assert (outcome.state, outcome.reason, outcome.sent) == ("unknown", "ledger_unavailable", False)
     assert len(remote.attempts) == 1
+
+
+def test_a_claim_that_stood_while_nobody_could_know_holds_up_nobody_later(
+    shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed, but neither that nor the look behind it could be answered: this process knows of no body."""
+    cancel = tool(sw, read=None)
+    asking = sw.ledger.asking
+
+    def unavailable(*_: object) -> Any:
+        raise LedgerUnavailable(reason="ledger_unreachable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sw.ledger, "asking", lambda *a: replace(asking(*a), told=unavailable))
+        patch.setattr(sw.ledger, "claimed", unavailable)
+        told = shell.call(cancel.outcome, "sub_1")
+    assert (told.state, told.reason, told.attempts, told.sent) == ("unknown", "ledger_unavailable", 1, False)
+    with monkeypatch.context() as patch:
+        patch.setattr(sw.ledger, "claimed", unavailable)
+        assert shell.call(cancel.options(deadline=5.0).outcome, "sub_1").state == "unknown"  # not yet
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert (outcome.state, outcome.attempts, remote.count()) == ("applied", 2, 1)
+    word = "interrupted" if shell.plain else "cancelled"
+    assert f"{word}_before_start" in [row["reason"] for row in rows(sw, outcome)]
 
 
 def test_a_ledger_that_fails_beside_an_applied_write_still_replays(

@@ -91,7 +91,7 @@ class Dependent:
         assert not false
         for thing in sorted({thing for thing, _, _ in self.told}):
             outcome = self.call(thing)
-            assert (thing, outcome.state) == (thing, "applied")
+            assert outcome.state == "applied", (thing, outcome, self.sw.ledger.rows(outcome.intent_id or ""))
             assert self.sw.ledger.verify(outcome.intent_id or "") == ()
         assert set(self.effects.values()) == {1}
 
