@@ -69,13 +69,7 @@ def ready(database: Database, raw: Any, wait: float) -> None:
     PostgreSQL is left as it is.  Raises `SchemaOutdated` or `ConfigurationError`, or `Trouble` where the database is
     only busy.
     """
-    try:
-        found = raw.execute(database.sql.schema.text).fetchall()
-    except database.errors as error:
-        if database.reason(error) != "ledger_schema":
-            raise database.refusal(error) from error
-        found = []
-    if [tuple(row) for row in found] == [(HEAD,)]:
+    if _whole(database, raw):
         return
     if _older(database, raw):
         if database.makes_tables:
@@ -85,11 +79,24 @@ def ready(database: Database, raw: Any, wait: float) -> None:
             f"The ledger {database.named} has {_what(_revision(database, raw))}. Nothing was sent. Run `safewrite db "
             "upgrade`, or call `sw.upgrade()`, with a role that may create tables."
         )
+    if _whole(database, raw):
+        return  # they were made between the two looks
     raise SchemaOutdated(
         f"The tables of the ledger {database.named} were altered: they are said to be those of revision {HEAD}, but a "
         "table or column is missing. Nothing was sent. Restore them from a backup, or name another "
         f"{database.place}."
     )
+
+
+def _whole(database: Database, raw: Any) -> bool:
+    """Whether every table and column of this version is there."""
+    try:
+        found = raw.execute(database.sql.schema.text).fetchall()
+    except database.errors as error:
+        if database.reason(error) != "ledger_schema":
+            raise database.refusal(error) from error
+        return False
+    return [tuple(row) for row in found] == [(HEAD,)]
 
 
 def _what(revision: str | None) -> str:

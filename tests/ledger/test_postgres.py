@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 from safewrite.core.commands import Answer, Run, Watch
 from safewrite.core.events import Ended, OutcomeState, ReadEnded, Verdict
 from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
-from safewrite.ledger import pool
+from safewrite.ledger import migrate, pool
 from safewrite.ledger.lines import Leg
 from safewrite.ledger.model import Candidates
 from safewrite.ledger.postgres import PostgreSQL
@@ -375,10 +375,24 @@ def test_upgrades_of_six_at_once_take_turns(opened: Opens) -> None:
         Caller(ledgers[1]).write()
 
 
+def test_tables_that_are_made_between_two_looks_are_used(
+    opened: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts beside an upgrade finds none of them, then all: they are not taken to be altered."""
+    with database() as url:
+        older = migrate._older
+
+        def meanwhile(*about: Any) -> bool:
+            monkeypatch.setattr(migrate, "_older", older)
+            opened(url).upgrade()
+            return older(*about)
+
+        monkeypatch.setattr(migrate, "_older", meanwhile)
+        assert opened(url).find("sw1_none") is None
+
+
 def test_an_upgrade_that_waits_too_long_is_refused(opened: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one has been at it for longer than is waited."""
-    from safewrite.ledger import migrate
-
     monkeypatch.setattr(migrate.upgrade, "__defaults__", (0.1,))
     with database() as url, administering(url) as run:
         run("SELECT pg_advisory_lock(%s)", Hold(migrate.VERSION_TABLE).number)

@@ -134,6 +134,7 @@ def test_a_standby_takes_over(own: Own) -> None:
         own.control("start", folder=standby)
         with administering(own.url) as run:
             run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            run("ALTER SYSTEM SET synchronous_commit = remote_apply")  # what is looked for there is there
             run("SELECT pg_reload_conf()")
         with SafeWrite(both.render_as_string(hide_password=False), settings=SETTINGS) as sw:
             sw.upgrade()
