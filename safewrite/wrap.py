@@ -119,6 +119,9 @@ def _outcome(outcome: Outcome[Any]) -> Outcome[Any]:
 
 def _reconcile(guard: Guard, fn: C) -> C:
     tool = guard.tool
+    if tool.reconcile is not None:
+        known = getattr(tool.reconcile, "__qualname__", repr(tool.reconcile))
+        raise ConfigurationError(f"`{tool.name}` is reconciled by `{known}` already. Keep one of the two.")
     tool.reconcile_parameters = check_reconcile(tool, fn)
     tool.reconcile = fn
     return fn

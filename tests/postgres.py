@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,9 @@ class Own:
     def __exit__(self, *exc: object) -> None:
         with suppress(subprocess.CalledProcessError):  # it does not run
             self.control("stop", "-m", "immediate")
-        self._running.cleanup()
+        with suppress(psutil.NoSuchProcess):  # it ended between two of the package's looks at it
+            self._running.cleanup()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def conninfo(self) -> str:

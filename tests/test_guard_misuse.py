@@ -242,6 +242,7 @@ def test_a_read_may_take_any_of_the_parameters_and_defaults_of_its_own(sw: SafeW
         return sub_id
 
     assert tool.reconcile(read) is read
+    refused(lambda: tool.reconcile(read), "`body`", "already", "Keep one of the two")
 
 
 def test_a_coroutine_function_runs_on_its_loop(sw: SafeWrite) -> None:
