@@ -294,10 +294,13 @@ def test_a_look_that_is_stopped_says_so_and_is_not_complete(
     import os, signal
 
 
-    @cancel.reconcile
-    def _(sub_id: str):
-        os.kill(os.getpid(), signal.SIGINT)
-        return Applied({"id": sub_id})
+    class Interrupting(dict):
+        def get(self, sub_id, _):
+            os.kill(os.getpid(), signal.SIGINT)
+            return Applied({"id": sub_id})
+
+
+    FOUND = Interrupting()
     """
     tools(place, more)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
