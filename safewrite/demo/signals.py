@@ -11,12 +11,16 @@ from typing import Any
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, so that everything is ended and removed then, too."""
+    """Let SIGTERM raise KeyboardInterrupt, so that everything is ended and removed then, too.
+
+    SIGINT is handled here as well, or `asyncio.run` would turn it into a cancellation, which is lost where it comes
+    just as its task ends.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with _handled(interrupt, signal.SIGTERM):
+    with _handled(interrupt, signal.SIGINT, signal.SIGTERM):
         yield
 
 

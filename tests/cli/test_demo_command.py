@@ -368,8 +368,8 @@ def test_ended_early_it_leaves_nothing(
         assert alive(mark)
         stop(process)
         _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err == "Interrupted: every process was ended, and nothing is kept.\n"
+    told = "Interrupted: every process was ended, and nothing is kept.\n"
+    assert (process.returncode, err) == (130, told)
     assert gone(mark)
     assert [*empty.iterdir(), *kept.iterdir(), *temporary.iterdir()] == []
 
