@@ -25,6 +25,8 @@ from safewrite.core.intent import Uncanonical, canonical, differing, digestible,
 from safewrite.core.replacing import replace
 from safewrite.deadline import Deadline, too_little
 from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext
+from safewrite.ledger.codec import Unstorable, encode_arguments, holds_secret
+from safewrite.ledger.model import Identity, Meta, Ticket
 from safewrite.outcome import Outcome
 from safewrite.shell import aio, sync
 from safewrite.shell.job import Job, Limits, new_call
@@ -33,7 +35,6 @@ from safewrite.tool import Tool
 
 if TYPE_CHECKING:
     from safewrite.guard import SafeWrite
-    from safewrite.ledger.model import Identity, Meta, Ticket
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -128,8 +129,6 @@ class Guard:
         Raises `NoRunContext`, `MissingTarget`, `ConfigurationError`, and what Python and pydantic raise for
         arguments that do not fit.
         """
-        from safewrite.ledger.model import Identity
-
         tool = self.tool
         arguments = tool.bind(args, kwargs)
         opened = current_run()
@@ -180,8 +179,6 @@ class Guard:
 
     def meta(self, run: Run | None, call: str, limits: Limits, evidence: Mapping[str, object]) -> Meta:
         """Return who and what stands behind the rows of a call."""
-        from safewrite.ledger.model import Meta
-
         within = current_tool_call()
         return Meta(
             worker=self.sw.worker,
@@ -244,13 +241,12 @@ class Guard:
         Raises `ConfigurationError`, naming the parameter, for an argument that cannot be compared; so does asking for
         the text of one that cannot be recorded.
         """
-        from safewrite.ledger.codec import Unstorable, encode_arguments, holds_secret
-        from safewrite.ledger.model import Ticket
-
         tool = self.tool
         content = tool.content(arguments)
         secret = tool.secret() | {n for n, v in content.items() if type(v) not in _PLAIN and holds_secret(v)}
-        comparable = {n: _comparable(v) if n in secret else v for n, v in content.items()}
+        comparable = (
+            {n: _comparable(v) if n in secret else v for n, v in content.items()} if secret else content
+        )
 
         def digests(salt: bytes) -> dict[str, str]:
             # All of them keyed with the intent's salt: where contents are deleted, nothing can be guessed from these.

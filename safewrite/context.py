@@ -183,6 +183,8 @@ def current_deadline() -> Deadline | None:
     """Return the tightest deadline that this code runs under: of the attempt, the run, the request it serves."""
     run, attempt = _run.get(), _attempt.get()
     found = [run.deadline if run is not None else None, _request.get()]
+    if attempt is None and found == [None, None]:
+        return None
     if attempt is not None:
         left = max(attempt.remaining(), 1e-9)
         found.append(Deadline(left, minimum=0.0, name="what the attempt has left", origin=f"`{attempt.id}`"))

@@ -99,11 +99,19 @@ class Tool:
     _codec: Codec | None = field(default=None, repr=False)
     _argument_codecs: dict[str, Codec] | None = field(default=None, repr=False)
     _secret: frozenset[str] | None = field(default=None, repr=False)
+    _promises: dict[float | None, Promises] = field(default_factory=dict, repr=False)
     _parameters: tuple[tuple[str, Any], ...] = field(init=False, repr=False)
     """The name and kind of every parameter, the attempt's included."""
+    _positional: tuple[str, ...] = field(init=False, repr=False)
+    """The parameters that are passed by position or by name, in order; none where others are passed by place alone."""
+    _defaults: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._parameters = tuple((p.name, p.kind) for p in inspect.signature(self.fn).parameters.values())
+        here = self.signature.parameters.values()
+        usual = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in here)
+        self._positional = tuple(p.name for p in here if usual and p.kind is p.POSITIONAL_OR_KEYWORD)
+        self._defaults = {p.name: p.default for p in here if p.default is not p.empty}
 
     # What the shells ask ---------------------------------------------------------------------------------
 
@@ -115,10 +123,14 @@ class Tool:
 
     def promises(self, max_stall: float | None) -> Promises:
         """Return what is promised, for the machine."""
-        d = self.dependency
-        return Promises(
-            d.key_retention, d.replays_errors, d.honours_deadline, d.work_bound, d.read_lag, d.clock_skew, max_stall
-        )  # fmt: skip
+        known = self._promises.get(max_stall)
+        if known is None:
+            d = self.dependency
+            known = self._promises[max_stall] = Promises(
+                d.key_retention, d.replays_errors, d.honours_deadline, d.work_bound, d.read_lag, d.clock_skew,
+                max_stall,
+            )  # fmt: skip
+        return known
 
     @property
     def system(self) -> str:
@@ -185,22 +197,28 @@ class Tool:
                 f"the class, with the instance first: `Class.{self.fn.__name__}.outcome(instance, ...)`.",
                 tool=self.name,
             )
+        arguments, hints = self._bound(args, kwargs), self.hints
+        for name, value in arguments.items():
+            hint = hints.get(name, Any)
+            if hint is not Any and type(value) is not hint and name != self.receiver:
+                arguments[name] = self._convert(name, hint, value)
+        return arguments
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        found, names = {**self._defaults, **given}, self.signature.parameters
+        # Every argument has a name of its own, and every name a value: else Python is to say what is wrong.
+        if len(given) == len(args) + len(kwargs) and found.keys() == names.keys() and self._positional:
+            return {name: found[name] for name in names}
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             error.add_note(f"In a call of `{self.name}`. Nothing was sent.")
             raise
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        for name, value in arguments.items():
-            if name != self.receiver:
-                arguments[name] = self._convert(name, value)
-        return arguments
+        return dict(bound.arguments)
 
-    def _convert(self, name: str, value: Any) -> Any:
-        hint = self.hints.get(name, Any)
-        if hint is Any or type(value) is hint:
-            return value
+    def _convert(self, name: str, hint: Any, value: Any) -> Any:
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = converter(hint, self.signature.parameters[name].kind)
@@ -229,23 +247,26 @@ class Tool:
 
     def content(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without the receiver: what is compared, recorded and hashed."""
-        return {k: v for k, v in arguments.items() if k != self.receiver}
+        return (
+            {k: v for k, v in arguments.items() if k != self.receiver} if self.receiver else dict(arguments)
+        )
 
     def target_text(self, arguments: Mapping[str, Any]) -> str:
         """Return the canonical text of the target.
 
         Raises `MissingTarget` for an empty one and `ConfigurationError` for one that has no canonical form.
         """
-        target, content = self.options.target, self.content(arguments)
+        target = self.options.target
         names: tuple[str, ...] = ()
         if isinstance(target, str):
-            names, chosen = (target,), content[target]
+            names, chosen = (target,), arguments[target]
         elif isinstance(target, tuple):
-            names, chosen = target, {name: content[name] for name in target}
+            names, chosen = target, {name: arguments[name] for name in target}
         elif isinstance(target, _AllArguments):
-            names, chosen = tuple(content), content
+            chosen = self.content(arguments)
+            names = tuple(chosen)
         else:
-            chosen = call_by_name(target, content)
+            chosen = call_by_name(target, self.content(arguments))
         if is_missing(chosen):
             raise MissingTarget(tool=self.name, parameters=names)
         try:

@@ -115,7 +115,9 @@ def _write(
         body = _body(intent, draft, meta, now, commitments if place == 0 else {}, first=place == 0)
         text = dumps(body)
         digest = row_hash(head, text)
-        rows.append({**audit_columns(body, unit.stamp), "body": text, "prev_hash": head, "hash": digest})
+        row = audit_columns(body, unit.stamp)
+        row |= {"body": text, "prev_hash": head, "hash": digest}
+        rows.append(row)
         head = digest
     last = drafts[-1]
     value = contents.get(VALUE) if last.state.value_at == drafts[0].state.revision else intent.value
@@ -167,7 +169,7 @@ def _body(
         "run": intent.identity.run,
         **event_json(draft.event),
         **command_json(draft.command),
-        "outcome": state.outcome.value,
+        "outcome": str(state.outcome),
         "machine": MACHINE_VERSION,
         "recorded_at": now,
     }
@@ -199,19 +201,11 @@ def _identity_json(intent: Intent) -> Json:
     }
 
 
+_WHO = ("worker", "agent", "person", "tool_call_id", "trace", "dependency")
+
+
 def _who(meta: Meta, *, evidence: bool) -> Json:
-    who: Json = {
-        name: value
-        for name, value in (
-            ("worker", meta.worker),
-            ("agent", meta.agent),
-            ("person", meta.person),
-            ("tool_call_id", meta.tool_call_id),
-            ("trace", meta.trace),
-            ("dependency", meta.dependency),
-        )
-        if value
-    }
+    who: Json = {name: value for name in _WHO if (value := getattr(meta, name))}
     if meta.granted_ms is not None:
         who["granted_ms"] = min(int(meta.granted_ms), 2**53)
     if meta.evidence and evidence:

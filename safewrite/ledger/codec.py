@@ -148,7 +148,8 @@ class Codec:
             adapter = self._adapter()
             if adapter is not None:
                 body = adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False).decode()
-                body = _NON_ASCII.sub(lambda run: json.dumps(run[0])[1:-1], body)
+                if not body.isascii():
+                    body = _NON_ASCII.sub(lambda run: json.dumps(run[0])[1:-1], body)
                 return body, adapter.validate_json(body)
         return None, None
 

@@ -71,9 +71,10 @@ def _reason(fact: Json) -> str:
     found = fact.get("finding")
     if found is not None:
         return str(found["reason"])
-    return str(
-        next((fact[name] for name in ("reason", "verdict", "kind", "how", "note") if name in fact), "")
-    )
+    for name in ("reason", "verdict", "kind", "how", "note"):
+        if name in fact:
+            return str(fact[name])
+    return ""
 
 
 def _deadline(body: Json, stamp: Stamp) -> Any:
@@ -105,7 +106,7 @@ def intent_columns(state: State, event: Event, stamp: Stamp) -> dict[str, Any]:
     promises = event.call.promises if event.call is not None else event.promises or Promises()
     lease, first = state.lease, state.first_claim
     return {
-        "outcome": state.outcome.value,
+        "outcome": str(state.outcome),
         "evidence": state.evidence,
         "attributable": state.attributable,
         # As of this row: time alone can settle it later.
@@ -131,7 +132,7 @@ def _attempt(a: AttemptState) -> Json:
         "call": a.call,
         "claimed_at": stamp_text(a.claimed_at.unix),
         "concluded_at": stamp_text(a.concluded_at.unix) if a.concluded_at is not None else None,
-        "outcome": a.outcome.value,
+        "outcome": str(a.outcome),
         "evidence": a.evidence,
         "reason": a.reason,
     }

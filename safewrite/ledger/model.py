@@ -40,7 +40,7 @@ class Identity:
         One column answers two questions so: equal, the same wish in the same run; equal up to `SUBJECT` digits,
         the same tool and target in any run.
         """
-        return subject(self.namespace, self.tool, self.target) + _digest(self.run)
+        return _wish(self.namespace, self.tool, self.target, self.run)
 
 
 SUBJECT = 32
@@ -53,6 +53,11 @@ def subject(namespace: str, tool: str, target: str) -> str:
 
 
 @lru_cache(maxsize=64)
+def _wish(namespace: str, tool: str, target: str, run: str) -> str:
+    """Every write asks for it several times."""
+    return subject(namespace, tool, target) + _digest(run)
+
+
 def _digest(*parts: str) -> str:
     # As JSON, so that no two lists of parts run together into one text.
     return sha256(json.dumps(parts).encode()).hexdigest()[:SUBJECT]

@@ -96,7 +96,7 @@ def _pack(value: Any) -> Json:
     kind: Any = type(value)
     for name, default, pack in _packing(kind):
         part = getattr(value, name)
-        if part != default:
+        if part is not default and part != default:
             packed[name] = part if pack is None or part is None else pack(part)
     return packed
 

@@ -80,9 +80,8 @@ class SQLite:
         """Return a statement that carries its own values, as this driver takes it."""
         return bound(statement, _DIALECT)
 
-    def stamp(self, unix: float) -> str:
-        """Return an instant as a column holds it."""
-        return stamp_text(unix)
+    stamp = staticmethod(stamp_text)
+    """Return an instant as a column holds it."""
 
     # Opening -----------------------------------------------------------------------------------------------------
 

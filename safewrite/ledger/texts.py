@@ -16,11 +16,12 @@ _MARK = 'json:"'
 # A day from the ends, so that they can be told in every zone of the earth.
 EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+_FIRST, _LAST = EARLIEST.timestamp(), LATEST.timestamp()
 
 
 def storable(text: str) -> str:
     """Return `text` as a column can hold it.  Reversed by `restored`; equal texts stay equal, others different."""
-    if "\x00" not in text and not text.startswith(_MARK) and (text.isascii() or _is_unicode(text)):
+    if (text.isascii() or _is_unicode(text)) and "\x00" not in text and not text.startswith(_MARK):
         return text
     return "json:" + json.dumps(text)
 
@@ -43,10 +44,9 @@ def _is_unicode(text: str) -> bool:
 
 def stamp(unix: float) -> datetime:
     """Return Unix seconds as an aware instant in UTC, held to the years that a database can store."""
-    try:
-        return min(max(datetime.fromtimestamp(unix, UTC), EARLIEST), LATEST)
-    except (ValueError, OverflowError, OSError):
-        return EARLIEST if unix < 0 else LATEST
+    if _FIRST < unix < _LAST:
+        return datetime.fromtimestamp(unix, UTC)
+    return EARLIEST if unix < 0 else LATEST
 
 
 @lru_cache(maxsize=64)

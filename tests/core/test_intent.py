@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime as dt
 import decimal
 import enum
+import hashlib
+import hmac
 import ipaddress
 import json
 import os
@@ -476,6 +479,13 @@ def test_redacted_arguments_are_salted_and_opened() -> None:
     assert told(Order(id="o", secret=secret), b"1") != told(
         Order(id="o", secret=pydantic.SecretStr("u")), b"1"
     )
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_a_keyed_digest_is_the_standard_one(text: bytes, salt: bytes) -> None:
+    """That of HMAC-SHA-256, for keys of any length."""
+    standard = hashlib.sha256(hmac.digest(salt, text, "sha256")).digest()
+    assert intent.keyed(text, salt) == base64.urlsafe_b64encode(standard).rstrip(b"=").decode()
 
 
 def test_redaction_needs_a_salt() -> None:

@@ -7,6 +7,7 @@ import contextvars
 import copy
 import functools
 import inspect
+import re
 import threading
 import typing
 from collections.abc import Callable
@@ -779,3 +780,53 @@ def test_the_type_of_a_value_is_read_out_of_the_verdicts_in_the_hint(
     tool = sw.write(target="card")(shell.colours(charge))
     assert [shell.call(tool, "c") for _ in range(2)] == [Money(amount=3)] * 2
     assert shell.call(sw.write(target="card")(shell.colours(nothing)).outcome, "c").state == "not_applied"
+
+
+# Arguments by name -----------------------------------------------------------------------------------------------
+
+
+def _usual(a: Any, b: Any = 2, *, c: Any, d: Any = 4) -> None: ...
+
+
+def _by_place(a: Any, /, b: Any = 2) -> None: ...
+
+
+def _more(a: Any, *more: Any, **named: Any) -> None: ...
+
+
+def _named(*, a: Any, b: Any = 2) -> None: ...
+
+
+GIVEN: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+    ((), {}),
+    ((1,), {}),
+    ((1, 5), {}),
+    ((1, 5, 6), {}),
+    ((1,), {"c": 3}),
+    ((1, 5), {"d": 7, "c": 3}),
+    ((1,), {"a": 1, "c": 3}),
+    ((1,), {"c": 3, "e": 5}),
+    ((), {"c": 3, "a": 1}),
+    ((), {"c": 3, "e": 1}),
+    ((), {"a": 1, "b": 2}),
+    ((1, 5, 6), {"c": 3}),
+    ((1, 5, 6, 7), {"e": 3}),
+)
+
+
+@pytest.mark.parametrize("fn", [_usual, _by_place, _more, _named])
+@pytest.mark.parametrize("given", GIVEN)
+def test_arguments_have_the_names_that_python_gives_them(
+    sw: SafeWrite, fn: Callable[..., Any], given: tuple[tuple[Any, ...], dict[str, Any]]
+) -> None:
+    """In the order of the signature, and what does not fit is refused in Python's words."""
+    tool: Any = sw.write(target="a")(fn)
+    args, kwargs = given
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError as error:
+        with pytest.raises(TypeError, match=re.escape(str(error))):
+            tool.tool.bind(args, kwargs)
+        return
+    bound.apply_defaults()
+    assert list(tool.tool.bind(args, kwargs).items()) == list(bound.arguments.items())
