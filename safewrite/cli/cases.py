@@ -85,8 +85,9 @@ def replay(
     """Decide a case again, and compare with what was decided then.
 
     Nothing is sent, and no ledger is opened: the machine folds the recorded rows, and with `--tool` the application's
-    tool, as it is declared today, is called with the recorded replies. Exits with 0 if all is decided as then, with 1
-    if not, and with 2 for a file that is no case or that this version cannot read.
+    tool, as it is declared today, is called with the recorded replies. Its body does not run: the fixture
+    `safewrite_case` does that in a test. Exits with 0 if all is decided as then, with 1 if not, and with 2 for a file
+    that is no case or that this version cannot read.
     """
     from safewrite.audit.cases import Case, CaseUnusable
     from safewrite.cli.recovering import find

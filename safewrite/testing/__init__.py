@@ -2,7 +2,7 @@
 
 `ScriptedDependency` is a real HTTP server in a process of its own, or a transport for httpx; `script` holds the
 steps that it can be told to take.  `ManualClock` stands in for the clock of the shells, `Lab` lets processes die,
-`Case` replays what was recorded.  Names are loaded on first use.
+`Case` is what was recorded, `RecordedWorld` runs a tool's own code in it.  Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from safewrite.testing.dependency import ScriptedDependency
     from safewrite.testing.lab import Crashed, Lab
     from safewrite.testing.replaying import replay
+    from safewrite.testing.world import Ending, RecordedWorld
 
-__all__ = ["Case", "CaseUnusable", "Crashed", "Lab", "ManualClock", "ScriptedDependency", "replay", "script"]
+__all__ = [
+    "Case", "CaseUnusable", "Crashed", "Ending", "Lab", "ManualClock", "RecordedWorld", "ScriptedDependency",
+    "replay", "script",
+]  # fmt: skip
 
 _HOMES = {
     "Case": "safewrite.audit.cases",
     "CaseUnusable": "safewrite.audit.cases",
     "Crashed": "safewrite.testing.lab",
     "Lab": "safewrite.testing.lab",
+    "Ending": "safewrite.testing.world",
     "ManualClock": "safewrite.testing.clock",
+    "RecordedWorld": "safewrite.testing.world",
     "ScriptedDependency": "safewrite.testing.dependency",
     "replay": "safewrite.testing.replaying",
 }

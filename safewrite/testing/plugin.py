@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from safewrite.guard import SafeWrite
-    from safewrite.testing import Case, Lab, ManualClock, ScriptedDependency
+    from safewrite.testing import Case, Lab, ManualClock, RecordedWorld, ScriptedDependency
 
 MARKER = (
     "safewrite_case(path, tool=None): replay a case file, relative to the test's own, before the test runs; "
@@ -65,12 +65,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 @pytest.fixture
-def safewrite_case(request: pytest.FixtureRequest) -> Case:
-    """Return the case of the marker nearest to the test."""
+def safewrite_case(request: pytest.FixtureRequest) -> RecordedWorld:
+    """Return the recorded world of the case of the marker nearest to the test: its `replay` runs a tool's own code."""
+    from safewrite.testing import RecordedWorld
+
     mark = request.node.get_closest_marker("safewrite_case")
     if mark is None:
         pytest.fail("the test has no marker `safewrite_case(path)`", pytrace=False)
-    return _case(request.node, mark)
+    return RecordedWorld(_case(request.node, mark))
 
 
 @pytest.fixture

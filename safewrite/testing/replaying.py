@@ -1,7 +1,7 @@
 """A case replayed: through the machine of today, or through a tool as it is declared today.
 
 Through a tool everything is real but the world: guard, shell, ledger and clock of their own carry the calls out
-again, and its body and its reads end as they are on record, at the recorded instants.
+again, and its body and its reads end as they are on record, at the recorded instants.  `bodies` runs its own code.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from safewrite.ledger.rows import command_of, event_of, parse
 from safewrite.ledger.sql import Ledger
 from safewrite.redaction import MARK
 from safewrite.shell import process, sync
+from safewrite.shell.job import Job
 from safewrite.shell.reply import Reading
 from safewrite.testing.clock import ManualClock
 from safewrite.testing.lab import Crashed, Then
@@ -67,16 +68,22 @@ def replay(case: Case, tool: Any = None) -> Replay:
     known = cast("Tool", getattr(tool, "tool", tool))
     if known.name != case.intent.tool:
         raise CaseUnusable(f"the case is of the tool `{case.intent.tool}`, not of `{known.name}`.")
-    play = _Play(case, known)
+    play = Play(case, known)
     return contextvars.Context().run(play.perform)
 
 
-class _Play:
+class Play:
+    """One case, carried out again through the declaration of a tool."""
+
+    through = "the declaration of {}, whose body did not run"
+
     def __init__(self, case: Case, known: Tool) -> None:
         self.case, self.rows = case, [row.told() for row in case.rows]
         self.calls = _calls(self.rows)
         self.clock = _Clock(self, self.rows[0][0].at.unix if self.rows else 0.0)
         self.over = threading.Event()
+        self.stopped = False
+        """Nothing more is carried out or recorded."""
         self.row = 0
         """How many rows are on record by now."""
         self.call: list[int] = []
@@ -85,20 +92,23 @@ class _Play:
             self.arguments, missing = decode_arguments(json.dumps(case.arguments), known.argument_codecs)
         except Undecodable as error:
             raise CaseUnusable(f"the recorded arguments no longer fit `{known.name}`: {error}.") from None
-        self.arguments.update(dict.fromkeys(missing, MARK))
-        self.waits = _backoffs(self.rows)
-        self.tool = self._stub(known)
-
-    def _stub(self, known: Tool) -> Tool:
-        """Return the tool as it is declared, with the recorded world in the place of its code."""
-        stub = copy.copy(known)
-        stub.fn, stub.is_async, stub._codec = self._body, False, Codec()
-        stub.reconcile = self._read if known.reconcile is not None else None
-        stub.reconcile_parameters = ()
-        vars(stub).update(bind=lambda _, given: dict(given), reading=Reading())
+        self.complete(known, missing)
+        waits, self.tool = _backoffs(self.rows), copy.copy(known)
+        vars(self.tool)["bind"] = lambda _, given: dict(given)
         if known.options.wait is None:  # its waits are random: those of then are taken
-            vars(stub)["wait_before"] = lambda *_: next(self.waits, 0.0)
-        return stub
+            vars(self.tool)["wait_before"] = lambda *_: next(waits, 0.0)
+        self.prepare(self.tool)
+
+    def complete(self, _known: Tool, missing: tuple[str, ...]) -> None:
+        """Stand in for the arguments that the case does not hold."""
+        self.arguments.update(dict.fromkeys(missing, MARK))
+
+    def prepare(self, tool: Tool) -> None:
+        """Put the recorded world in the place of the tool's code."""
+        tool.fn, tool.is_async, tool._codec = self._body, False, Codec()
+        tool.reconcile = self._read if tool.reconcile is not None else None
+        tool.reconcile_parameters = ()
+        vars(tool)["reading"] = Reading()
 
     # The recorded world --------------------------------------------------------------------------------------
 
@@ -145,6 +155,7 @@ class _Play:
     # Carrying it out -----------------------------------------------------------------------------------------
 
     def perform(self) -> Replay:
+        """Make the recorded calls again, and compare."""
         who, before = self.case.intent, process._known
         options = CallOptions(occurrence=who.occurrence or None)
         stall = next((e.call.promises.max_stall for e, _, _ in self.rows if e.call is not None), None)
@@ -156,13 +167,17 @@ class _Play:
                 with run(who.run), turn(who.turn):
                     self.key = guard.identity(options, (), self.arguments)[0].key
                 for rows in self.calls:
+                    if self.stopped:
+                        break
                     self.call = rows
                     self._carry_out(guard, options)
                     process._known = before
                 self.inject()
-                return Replay(self.case.intent.key, f"`{who.tool}`", len(self.rows), tuple(self._compare()))
+                through = self.through.format(f"`{who.tool}`")
+                return Replay(self.case.intent.key, through, len(self.rows), tuple(self._compare()))
             finally:
                 self.over.set()
+                self.end()
                 process._known = before
 
     def _carry_out(self, guard: Guard, options: CallOptions) -> None:
@@ -176,14 +191,25 @@ class _Play:
             if call.quiet:
                 found = self.ledger.find(self.key)
                 if found is not None:
-                    sync.drive(self.sw.job_for(found, sends=call.sends, within=call.left))
+                    self.look(self.sw.job_for(found, sends=call.sends, within=call.left))
                 return
             left = None if call.left == inf else Deadline(max(call.left, 1e-9), minimum=call.floor)
             options = replace(options, beside_unknown=call.beside_unknown)
             with run(self.case.intent.run, deadline=left), turn(self.case.intent.turn):
-                guard.call(options, (), self.arguments)
+                self.make(guard, options)
         except Crashed:
             pass
+
+    def look(self, job: Job) -> None:
+        """Carry out what looks at the intent for nobody who waits."""
+        sync.drive(job)
+
+    def make(self, guard: Guard, options: CallOptions) -> None:
+        """Carry out a call."""
+        guard.call(options, (), self.arguments)
+
+    def end(self) -> None:
+        """See to what still runs, now that the play is over."""
 
     def _be(self) -> None:
         """Be the process that makes the call: one that is found gone later, or one of which nobody can tell."""
@@ -223,11 +249,41 @@ class _Play:
             zip(self.rows, _lines(self.rows), strict=True), zip(now, _lines(now), strict=True)
         )
         for number, (one, other) in enumerate(both, 1):
-            if one is None or other is None or _gist(one[0]) != _gist(other[0]):
+            lost = one and other and self.lost(one[0][0], other[0][0])
+            if lost:
+                yield Difference(number, *lost)
+                return
+            if one is None or other is None or self.gist(one[0]) != self.gist(other[0]):
                 then, then_rule = _words(one and one[1])
                 today, rule = _words(other and other[1])
                 yield Difference(number, "from here on it goes otherwise", then, then_rule, today, rule)
                 return
+
+    def gist(self, row: Told) -> tuple[object, ...]:
+        """Return what is compared of a row."""
+        event, command, outcome = row
+        return type(event.fact), getattr(event.fact, "number", 0), type(command), command.rule, outcome
+
+    def lost(self, _then: Event, _now: Event) -> tuple[str, str, str, str, str] | None:
+        """Return what an attempt of then carried and that of now does not, as the rest of a `Difference`."""
+        return None
+
+    def as_told(self, event: Event) -> Event:
+        """Return an event with what the world said of it then."""
+        fact = event.fact
+        recorded = self.fact_of(type(fact), getattr(fact, "number", None))
+        then = None if recorded is None else recorded.fact
+        if isinstance(then, Ended):
+            fact = replace(then, kept=False)
+        elif isinstance(fact, GaveUp) and isinstance(then, GaveUp):
+            fact = replace(fact, key_carried=then.key_carried, deadline_carried=then.deadline_carried)
+        elif isinstance(fact, ReadEnded) and isinstance(then, ReadEnded):
+            fact = replace(fact, verdict=then.verdict, reason=then.reason, object_id=then.object_id)
+        return replace(event, fact=fact)
+
+    def contents(self, *_: Any) -> tuple[Any, ...]:
+        """Return what is kept beside a row: nothing, for no body ran."""
+        return ()
 
 
 def _aside(event: Event) -> bool:
@@ -237,11 +293,6 @@ def _aside(event: Event) -> bool:
 
 def _lines(rows: list[Told]) -> tuple[Line, ...]:
     return tell(Row(n, event, command, outcome) for n, (event, command, outcome) in enumerate(rows, 1)).lines
-
-
-def _gist(row: Told) -> tuple[object, ...]:
-    event, command, outcome = row
-    return type(event.fact), getattr(event.fact, "number", 0), type(command), command.rule, outcome
 
 
 def _words(line: Line | None) -> tuple[str, str]:
@@ -292,7 +343,7 @@ def _backoffs(rows: list[Told]) -> Iterator[float]:
 
 
 class _Clock(ManualClock):
-    def __init__(self, play: _Play, start: float) -> None:
+    def __init__(self, play: Play, start: float) -> None:
         super().__init__(auto=True, patience=5.0, start=start)
         self._play = play
 
@@ -304,7 +355,7 @@ class _Clock(ManualClock):
 class _Recorded:
     """The ledger of a play: what the world says is put in from the case."""
 
-    def __init__(self, ledger: Ledger, play: _Play) -> None:
+    def __init__(self, ledger: Ledger, play: Play) -> None:
         self._ledger, self._play = ledger, play
 
     def __getattr__(self, name: str) -> Any:
@@ -314,19 +365,11 @@ class _Recorded:
         self._next()
         return Then(self._ledger.asking(ticket, call, *more), self._count)
 
-    def recording(self, intent: Intent, event: Event, meta: Meta, *_: Any) -> Any:
+    def recording(self, intent: Intent, event: Event, meta: Meta, *more: Any) -> Any:
         self._next()
-        number = getattr(event.fact, "number", None)
-        recorded = self._play.fact_of(type(event.fact), number)
-        then = None if recorded is None else recorded.fact
-        fact = event.fact
-        if isinstance(then, Ended):
-            fact = replace(then, kept=False)
-        elif isinstance(fact, GaveUp) and isinstance(then, GaveUp):
-            fact = replace(fact, key_carried=then.key_carried, deadline_carried=then.deadline_carried)
-        elif isinstance(fact, ReadEnded) and isinstance(then, ReadEnded):
-            fact = replace(fact, verdict=then.verdict, reason=then.reason, object_id=then.object_id)
-        return Then(self._ledger.recording(intent, replace(event, fact=fact), meta), self._count)
+        play = self._play
+        order = self._ledger.recording(intent, play.as_told(event), meta, *play.contents(*more))
+        return Then(order, self._count)
 
     def _count(self, came: Appended) -> None:
         play = self._play
@@ -340,6 +383,6 @@ class _Recorded:
     def _next(self) -> None:
         """The process dies where its rows end; after the play nothing is recorded."""
         play = self._play
-        if play.over.is_set() or (play.crashes and play.row > play.call[-1]):
+        if play.over.is_set() or play.stopped or (play.crashes and play.row > play.call[-1]):
             raise Crashed
         play.inject()

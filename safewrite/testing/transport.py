@@ -10,7 +10,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from math import inf
 from typing import Any
 
@@ -86,19 +86,23 @@ class Inside:
             return self._exchange.answer(begun)
 
 
-class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """What `ScriptedDependency.transport()` returns: for `httpx.Client` and `httpx.AsyncClient` alike."""
+class Carrier(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """A transport that answers in steps, for `httpx.Client` and `httpx.AsyncClient` alike."""
 
-    def __init__(self, inside: Inside) -> None:
-        self._inside = inside
+    over: threading.Event
+    """Set: what hangs without a timeout ends."""
+
+    def steps(self, request: httpx.Request) -> Waits:
+        """Return what happens to a request."""
+        raise NotImplementedError
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer a request of a plain client."""
         request.read()
-        steps = self._steps(request)
+        steps = self.steps(request)
         while True:
             try:
-                _let_pass(next(steps), self._inside.over)
+                let_pass(next(steps), self.over)
             except StopIteration as end:
                 response: httpx.Response = end.value
                 return response
@@ -106,15 +110,23 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer a request of a coroutine client."""
         await request.aread()
-        steps = self._steps(request)
+        steps = self.steps(request)
         while True:
             try:
-                await _alet_pass(next(steps))
+                await alet_pass(next(steps))
             except StopIteration as end:
                 response: httpx.Response = end.value
                 return response
 
-    def _steps(self, request: httpx.Request) -> Waits:
+
+class ScriptedTransport(Carrier):
+    """What `ScriptedDependency.transport()` returns."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside, self.over = inside, inside.over
+
+    def steps(self, request: httpx.Request) -> Waits:
+        """Do what the script says."""
         inside = self._inside
         if not inside.listens:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -128,11 +140,11 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         plan = begun.plan
         if plan.wait > patience:
             inside.later(begun, plan.wait)
-            yield from _silence(patience, request)
+            yield from silence(patience, request)
         yield plan.wait
         reply = inside.answer(begun)
         if plan.ending is Ending.SILENCE:
-            yield from _silence(patience, request)
+            yield from silence(patience, request)
         if plan.ending is Ending.CLOSE:
             raise httpx.RemoteProtocolError(
                 "Server disconnected without sending a response.", request=request
@@ -146,7 +158,7 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         if plan.drip is not None:
             gap = plan.drip * min(plan.chunk, len(whole)) / len(whole)
             if gap > patience:
-                yield from _silence(patience, request)
+                yield from silence(patience, request)
             yield plan.drip * head / len(whole)
             ends = range(head, len(sent), plan.chunk)
             pieces = [
@@ -159,8 +171,12 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         return httpx.Response(reply.status, headers=named, stream=body, request=request)
 
 
-def _silence(patience: float, request: httpx.Request) -> Generator[float, None, None]:
+def silence(
+    patience: float, request: httpx.Request, ended: Callable[[], None] = lambda: None
+) -> Generator[float, None, None]:
+    """Let nothing come for so many seconds, then raise as httpx does; `ended` is asked first."""
     yield patience
+    ended()
     raise httpx.ReadTimeout("The read operation timed out", request=request) from TimeoutError("timed out")
 
 
@@ -177,20 +193,21 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         for seconds, piece in self._pieces:
-            _let_pass(seconds)
+            let_pass(seconds)
             yield piece
         if self._broken is not None:
             raise self._broken
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for seconds, piece in self._pieces:
-            await _alet_pass(seconds)
+            await alet_pass(seconds)
             yield piece
         if self._broken is not None:
             raise self._broken
 
 
-def _let_pass(seconds: float, over: threading.Event | None = None) -> None:
+def let_pass(seconds: float, over: threading.Event | None = None) -> None:
+    """Let so many seconds pass; `inf`: until `over` is set."""
     now = clock()
     if 0.0 < seconds < inf:
         now.sleep(seconds)
@@ -200,7 +217,8 @@ def _let_pass(seconds: float, over: threading.Event | None = None) -> None:
         now.wait(over or threading.Event(), seconds)
 
 
-async def _alet_pass(seconds: float) -> None:
+async def alet_pass(seconds: float) -> None:
+    """Let so many seconds pass for this task; `inf`: until it is cancelled."""
     now = clock()
     if seconds == inf and isinstance(now, ManualClock):
         await now.ablock(asyncio.get_running_loop().create_future())

@@ -140,14 +140,10 @@ def test_a_wrong_number_of_effects_is_explained(project: pytest.Pytester) -> Non
 def case(where: Path) -> str:
     """Write the case of a timed-out write that was found applied, and return its text."""
     with ManualClock(auto=True), SafeWrite("sqlite://") as sw:
-        tools: dict[str, object] = {"sw": sw}
-        exec(
-            TOOL.replace('sw = SafeWrite("sqlite:///never-made.db")', ""),
-            tools | {"__name__": "tools"},
-            tools,
-        )
+        tools: dict[str, object] = {"sw": sw, "__name__": "tools"}
+        exec(TOOL.replace('sw = SafeWrite("sqlite:///never-made.db")', ""), tools)
         cancel: object = tools["cancel"]
-        tools["cancel"].__globals__["client"] = _Lost()  # type: ignore[attr-defined]
+        tools["client"] = _Lost()
         with safewrite.run("run-1"), safewrite.turn(1):
             outcome = cancel.outcome("sub_1")  # type: ignore[attr-defined]
         found = export_case(sw.ledger, outcome.key)
@@ -213,13 +209,80 @@ def test_a_marked_case_is_decided_again_before_its_test(project: pytest.Pytester
             "*through the machine: decided otherwise now.",
             "  then: * (U1: Open, and there is no way to look: unknown.)",
             "  now:  * (L1: An attempt is open: look before anything else.)",
-            "*through `cancel`: decided otherwise now.",
+            "*through the declaration of `cancel`, whose body did not run: decided otherwise now.",
             "*none.json` cannot be read: No such file or directory.",
             "*write it as safewrite_case(path, tool=None), not with*",
             "*same.json: the case is of the tool `cancel`, not of `x`.",
             "*the test has no marker `safewrite_case(path)`*",
         ]
     )
+
+
+def test_a_marked_case_runs_the_tools_own_code(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the fixture's transport in its client the body of today runs; one that was broken fails its test."""
+    monkeypatch.setattr("safewrite.testing.world.PAST_PYTHON", ())
+    case(project.path / "incident.json")
+    project.makepyfile(
+        """
+        import asyncio, httpx, pytest, tools
+        from safewrite import Applied, SafeWrite
+
+        SHOWN = {"applied": {"rows": [1]}}
+        mark = pytest.mark.safewrite_case("incident.json", tool=tools.cancel)
+
+        @pytest.fixture
+        def world(safewrite_case, monkeypatch):
+            client = httpx.Client(base_url="http://billing", transport=safewrite_case.transport)
+            monkeypatch.setattr(tools, "client", client)
+            return safewrite_case
+
+        @mark
+        def test_same(world):
+            assert world.replay(tools.cancel, replies=SHOWN).same
+
+        @mark
+        def test_swallowed(world, monkeypatch):
+            def cancel(sub_id, attempt):
+                try:
+                    tools.client.post("/cancel", headers=attempt.headers, timeout=attempt.timeout)
+                except httpx.TimeoutException:
+                    return None
+            monkeypatch.setattr(tools.cancel.tool, "fn", cancel)
+            world.replay(tools.cancel, replies=SHOWN)
+
+        @mark
+        def test_forgotten(safewrite_case):
+            safewrite_case.replay(tools.cancel, replies=SHOWN)
+
+        @mark
+        def test_a_coroutine(world):
+            declared = {"target": "sub_id", "name": "cancel", "dependency": tools.billing, "timeout": 30.0}
+
+            @SafeWrite("sqlite://").write(**declared)
+            async def cancel(sub_id, attempt):
+                async with httpx.AsyncClient(base_url="http://billing", transport=world.transport) as client:
+                    sent = {"headers": attempt.headers, "timeout": attempt.timeout}
+                    return (await client.post("/cancel", **sent)).text
+
+            @cancel.reconcile
+            async def _(attempt):
+                return Applied("found")
+
+            world.replay(cancel)
+        """
+    )
+    result = project.runpytest_inprocess(*PLUGIN, "--strict-markers")
+    result.stdout.fnmatch_lines_random(
+        [
+            "*AssertionError: *through the body of `cancel`: decided otherwise now.",
+            "*  then: Attempt 1 ended: unknown (`read_timeout`). *",
+            "*  now:  Attempt 1 ended: applied (`returned`). The body returned a value.*",
+            "*CaseUnusable: nothing stands between the body and the real world.*",
+        ]
+    )
+    result.assert_outcomes(passed=2, failed=2)
 
 
 def test_the_reference_names_all_that_there_is() -> None:
