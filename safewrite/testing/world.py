@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
 
@@ -206,9 +206,10 @@ def _reply(world: RecordedWorld, request: httpx.Request, ending: Ending, name: s
     headers = {} if ending.retry_after is None else {"Retry-After": f"{ending.retry_after:g}"}
     if ending.reason == "http_not_applied":
         headers["X-Not-Applied"] = "recorded"
-    answer: httpx.Response = (
-        found(request) if callable(found) else httpx.Response(status, json=found, headers=headers)
-    )
+    if callable(found):
+        answer = cast("httpx.Response", found(request))
+    else:
+        answer = httpx.Response(status, json=found, headers=headers)
     answer.request = request
     return answer
 
