@@ -6,6 +6,7 @@ killed, it is frozen, its disk fails, or other workers act.  What is drawn depen
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -23,13 +24,15 @@ from safewrite import Applied, Attempt, NotApplied, SafeWrite
 from safewrite.core.events import Moment
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.outcome import Outcome
-from safewrite.shell import process
+from safewrite.shell import pressure, process
 from safewrite.testing import ManualClock
 from tests.simulation.dependency import CALL_CAP, MARGIN, PROMISES, READABLE, RETENTION, SKEW, World
 from tests.torture.crash import watched
 
 DEPTH: Final = 2
 """How many calls may be under way inside each other."""
+PATIENCE: Final = 60.0
+"""Real seconds that a thread is waited for."""
 LONGEST_LATE: Final = 90.0
 """Seconds, more than any request needs to land."""
 
@@ -96,15 +99,24 @@ class Stage(ManualClock):
         true = super().now()
         return Moment(true.unix + self.skews[host], true.ticks, f"boot-{host}")
 
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for a thread to end, and say whether it did in time: at no moment do two threads draw from the seed."""
+        until = self._ticks + seconds
+        if not event.wait(PATIENCE):
+            raise RuntimeError(f"a thread goes on for more than {PATIENCE:g} real seconds")
+        return self._ticks <= until
+
     def _to(self, instant: float) -> None:
         super()._to(instant)
         self.world.now = self._start + self._ticks
 
     @contextmanager
     def played(self) -> Iterator[None]:
-        """Put this stage's clock and processes in place of the real ones."""
+        """Put this stage's clock, processes and chance in place of the real ones; nothing of another one counts."""
+        pressure.forget()
         with (
             self,
+            mock.patch.object(os, "urandom", Random(self.seed).randbytes),
             mock.patch.object(process, "owner", self._owner),
             mock.patch.object(process, "known_gone", self._known_gone),
             mock.patch.object(threading, "excepthook", _unless_killed),
