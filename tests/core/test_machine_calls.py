@@ -11,6 +11,7 @@ from safewrite.core.commands import Answer, AnswerKind, Note, Read, Send, Wait, 
 from safewrite.core.events import (
     Ended,
     Finding,
+    Moment,
     OutcomeState,
     Refused,
     Verdict,
@@ -400,3 +401,96 @@ def test_a_refusal_beside_an_applied_outcome_replays_it() -> None:
     h.end(DONE)
     h.another()
     assert told(h.ask(refusal="breaker_open")).kind is AnswerKind.VALUE
+
+
+# Bounds, each at its very value -----------------------------------------------------------------------------------
+
+
+def test_time_for_the_floor_and_no_more_is_enough() -> None:
+    """For a first attempt, for one after a pause, and for one under a key."""
+    assert History(left=1.0).ask(floor=1.0) == Send("S1", 1)
+    h = History()
+    h.send()
+    h.end(REFUSED)
+    assert h.ask(left=5.0, floor=4.0) == Wait("W1", 1.0)
+    assert answered(h, left=5.0, floor=4.5).rule == "B3"
+    h = History(key_retention=inf, reads=False)
+    h.lost()
+    assert h.ask(left=5.0, floor=4.0) == Wait("W2", 1.0)
+    h.now = 0.5
+    assert h.ask() == Wait("W2", 0.5)
+
+
+def test_a_read_is_started_with_more_than_its_floor_only() -> None:
+    """Exactly the floor is too little."""
+    h = History()
+    h.lost()
+    assert answered(h, left=0.05).rule == "U2"
+    assert h.ask(left=0.06) == Read("L1")
+
+
+def test_the_wait_until_it_settles_leaves_time_to_look() -> None:
+    """The pause, what it is made longer by, and the floor of the read fill the time exactly, or it is not waited."""
+    for left, rule in ((2.051, "W3"), (2.0505, "W4")):
+        h = History(work_bound=2.0, read_lag=0.0)
+        h.send()
+        h.end(LOST)
+        h.ends_at = left
+        command = h.read(Verdict.NOT_APPLIED)
+        assert command.rule == rule
+    h = History(work_bound=0.5, read_lag=0.0)
+    h.send()
+    h.end(LOST)
+    assert h.read(Verdict.NOT_APPLIED) == Wait("W3", 0.501)
+
+
+def test_half_a_second_is_enough_to_watch_another_call() -> None:
+    """Whoever has any time left waits for the record."""
+    h = History()
+    h.send()
+    h.another(left=0.5)
+    assert h.ask() == Watch("F1")
+
+
+def test_a_lease_is_compared_with_the_declared_skew() -> None:
+    """The clock of whoever asks may be ahead by that much."""
+    h = History(clock_skew=2.0)
+    h.send()
+    h.another(left=20.0)
+    assert h.state.lease is not None
+    h.state = replace(h.state, lease=replace(h.state.lease, since=Moment(0.0, 0.0, "another boot")))
+    h.now = 12.9
+    assert h.ask() == Watch("F1")
+    h.now = 13.0
+    assert h.ask() == Read("L1")
+
+
+# What an answer leaves behind --------------------------------------------------------------------------------------
+
+
+def test_an_answer_to_one_call_leaves_the_lease_of_another() -> None:
+    """What is in flight elsewhere stays so when somebody is told of it."""
+    h = History()
+    h.send()
+    h.another(waits=False)
+    assert answered(h).rule == "F2"
+    assert h.state.lease is not None
+    assert h.state.lease.call == "a"
+
+
+def test_the_row_before_an_answer_says_what_is_told() -> None:
+    """Its rule, the reason, and the parameters that differ; a mismatch keeps the outcome that is on record."""
+    assert History().ask(refusal="breaker_open") == Note("A3", Refused("breaker_open"))
+    h = History()
+    h.send()
+    h.end(DONE)
+    h.another(differs=("amount",))
+    assert answered(h).outcome is APPLIED
+
+
+def test_a_call_that_asks_again_for_what_it_sent_itself_hears_no_replay() -> None:
+    """It is the call's own effect, however often it asks."""
+    h = History()
+    h.send()
+    h.end(DONE)
+    assert not told(h.ask()).replayed

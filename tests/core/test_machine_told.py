@@ -69,14 +69,17 @@ def test_an_applied_intent_with_the_same_wish_is_the_answer() -> None:
         "other",
         True,
     )
+    assert (answer.outcome, answer.reason) == (APPLIED, "same_wish")
 
 
 def test_an_applied_intent_with_other_content_is_named() -> None:
     """And nothing is sent."""
     found = replace(OPEN, outcome=APPLIED, same_content=False)
-    answer = answered(History(), others=(found,))
+    h = History()
+    answer = answered(h, others=(found,))
     assert (answer.rule, answer.kind, answer.other) == ("T4", AnswerKind.NOT_SENT, "other")
     assert (answer.reason, answer.outcome) == ("same_wish_other_content", NOT)
+    assert h.rows[-1].fact == Refused("same_wish_other_content", other="other")
 
 
 def test_another_occurrence_of_the_same_turn_is_a_wish_of_its_own() -> None:
