@@ -75,7 +75,8 @@ class Bodies(Play):
         if foreign:
             raise CaseUnusable(f"`{known.name}` takes no `{foreign[0]}`.")
         for name, value in self.given.items():
-            self.arguments[name] = value if name == known.receiver else known._convert(name, value)
+            plain = name == known.receiver or name not in known.hints
+            self.arguments[name] = value if plain else known._convert(name, known.hints[name], value)
         lacks: list[str] = []
         for name, parameter in parameters.items():
             if name in self.arguments or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
