@@ -81,8 +81,11 @@ class World:
         found = self.landed(key, self.now - self.chance.uniform(0.0, lag))
         return Applied(found[0].number) if found else NotApplied()
 
-    def request(self, tool: str, attempt: Attempt) -> tuple[float, int | Exception]:
-        """Take a request in; return after how many seconds what comes back: a value, or an exception."""
+    def request(self, tool: str, attempt: Attempt, ends: float = inf) -> tuple[float, int | Exception]:
+        """Take a request in; return after how many seconds what comes back: a value, or an exception.
+
+        `ends`: when its sender will have ended at the latest, as somebody promises: a work bound counts from there.
+        """
         promise = PROMISES[tool]
         key, headers = attempt.key, attempt.headers
         fate = self.chance.choices(tuple(_FATES), tuple(_FATES.values()))[0]
@@ -109,8 +112,8 @@ class World:
             delay = waits + self.chance.uniform(
                 0.0, promise.work_bound if promise.work_bound is not None else 60.0
             )
-        effect = Effect(key, headers["X-Attempt-Id"], number, self.now + delay)
-        effect.bound = inf if promise.work_bound is None else promise.work_bound
+        bound = inf if promise.work_bound is None else promise.work_bound
+        effect = Effect(key, headers["X-Attempt-Id"], number, min(self.now + delay, ends + bound), bound)
         if not promise.honours_deadline or effect.lands_at <= attempt.deadline_at:
             self.effects.append(effect)
         elif fate != "late":

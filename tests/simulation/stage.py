@@ -185,7 +185,8 @@ class Stage(ManualClock):
         if self.world.now > self._latest(tool, attempt):
             self.kill(worker)  # what promises that no request is sent later
         worker.attempt = attempt.headers["X-Attempt-Id"]
-        seconds, answer = self.world.request(tool, attempt)
+        ends = inf if self.max_stall is None else self._latest(tool, attempt)
+        seconds, answer = self.world.request(tool, attempt, ends)
         self.boundary(worker, often=4)
         self.advance(seconds)
         self.boundary(worker)

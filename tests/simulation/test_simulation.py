@@ -46,14 +46,20 @@ def test_a_seed_repeats_its_history() -> None:
         assert forwards == {seed: play(other, seed).trace for seed in reversed(seeds)}
 
 
+def test_the_world_keeps_its_own_promises() -> None:
+    """What a sender left behind lands within the bound, counted from when it must have ended at the latest."""
+    with ledger() as url:
+        assert play(url, 4004).problems == []
+
+
 # What it must notice ----------------------------------------------------------------------------------------------
 
 
 def _later(
-    self: World, tool: str, attempt: Attempt, usual: Any = World.request
+    self: World, tool: str, attempt: Attempt, ends: float, usual: Any = World.request
 ) -> tuple[float, int | Exception]:
     before = len(self.effects)
-    came: tuple[float, int | Exception] = usual(self, tool, attempt)
+    came: tuple[float, int | Exception] = usual(self, tool, attempt, ends)
     for effect in self.effects[before:]:
         if effect.lands_at > self.now:
             effect.lands_at += 100.0
