@@ -16,7 +16,7 @@ from tests.core.play import World
 from tests.core.setting import EVER, Caller, Setting
 from tests.core.world import TICK, Play
 
-EXAMPLES = int(os.environ["SAFEWRITE_DEEP"]) if os.environ.get("SAFEWRITE_DEEP") else 300
+EXAMPLES = 5000 if os.environ.get("SAFEWRITE_DEEP") else 300
 CHOSEN = list(chosen())
 yes = st.booleans()
 
