@@ -11,7 +11,9 @@ from safewrite.shell import pressure
 settings.register_profile("safewrite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("safewrite")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that starts this behind itself ignores Ctrl-C for it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell that starts this behind itself ignores Ctrl-C for it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
