@@ -613,9 +613,8 @@ class Job:
         now, state = clock().now(), self.intent.state if self.intent is not None else State()
         call = replace(self.facts(now), sends=0, reads=False, waits=False, quiet=True, refusal=refusal)
         answer = machine.decide(state, Event(now, Asked(), call))
-        if isinstance(
-            answer, Run
-        ):  # its own claim, which it came to know of too late: as anybody else sees it
+        if isinstance(answer, Run):
+            # Its own claim, which it came to know of too late: as anybody else sees it.
             answer = machine.decide(state, Event(now, Asked(), replace(call, id="")))
         assert isinstance(answer, Answer)
         return answer
