@@ -239,7 +239,7 @@ def _each_not(s: State, number: int, evidence: str, reason: str) -> State:
     """Every open attempt up to `number` is known not to be applied."""
     for a in s.attempts[:number]:
         if a.open:
-            s = s.with_attempt(replace(a, outcome=_NOT, evidence=evidence, reason=reason, again=False))
+            s = s.with_attempt(replace(a, outcome=_NOT, evidence=evidence, reason=reason))
     return s
 
 
@@ -317,8 +317,8 @@ def _refold(s: State) -> State:
             return s
         return _alarm(s, "against_person", f"{s.person} said applied; every attempt is known not to be")
     if not absent:
-        return replace(s, outcome=_UNKNOWN, evidence="")
-    on_a_word = any(a.evidence == "person" for a in s.attempts)
+        return s
+    on_a_word = any(a.evidence == "person" for a in s.attempts) or (newest is None and s.person)
     return replace(s, outcome=_NOT, evidence="person" if on_a_word else newest.evidence if newest else "")
 
 

@@ -171,7 +171,7 @@ def _nothing_open(s: State, c: Call, now: Moment) -> Command:
     if pause >= c.left or c.left - pause < c.floor:
         asked = last is not None and _asked_for(last, now) >= max(c.left, ON_TIME)
         return _not_applied("B3", s, "retry_after_beyond_deadline" if asked else "budget_exhausted")
-    beside = _beside(s, c, now)
+    beside = _beside(s, c)
     if beside is not None:
         return beside
     if pause > 0.0:
@@ -187,7 +187,7 @@ def _not_applied(
     )
 
 
-def _beside(s: State, c: Call, now: Moment) -> Command | None:
+def _beside(s: State, c: Call) -> Command | None:
     """Another intent with the same wish: open ones are looked at first, an applied one is this call's answer."""
     for other in c.others:
         if other.outcome is OutcomeState.APPLIED and not other.same_turn:
@@ -204,8 +204,14 @@ def _beside(s: State, c: Call, now: Moment) -> Command | None:
     for other in still_open:
         if other.id not in c.looked_at:
             return ReadOther("T2", other.id)
-    answer = _unknown("T5", s, c, now, "same_wish_open")
-    return replace(answer, outcome=OutcomeState.UNKNOWN, may_still_land=True, other=still_open[0].id)
+    return Answer(
+        "T5",
+        AnswerKind.UNKNOWN,
+        OutcomeState.UNKNOWN,
+        "same_wish_open",
+        may_still_land=True,
+        other=still_open[0].id,
+    )
 
 
 # Something is open: at least one attempt may have taken effect -----------------------------------------------
@@ -235,7 +241,7 @@ def _send_again(s: State, c: Call, now: Moment) -> Command | None:
     pause = _pace(newest, c, now, made)
     if pause >= c.left or c.left - pause < c.floor:
         return None
-    beside = _beside(s, c, now)
+    beside = _beside(s, c)
     if beside is not None:
         return None if isinstance(beside, Answer) else beside
     return Wait("W2", pause) if pause > 0.0 else Send(rule, s.epoch + 1)

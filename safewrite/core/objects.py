@@ -34,7 +34,7 @@ def judge(
     hold none.  `listed` says that the read returned all candidates there are (a list), not the one it looked up.
     """
     for place, found in enumerate(candidates):
-        if claims.get(found, ("", ""))[0] == me:
+        if found in claims and claims[found][0] == me:
             return Judgement(Verdict.APPLIED, place, "claimed")
     # The same object on two pages of a list is one object.
     free = [

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safewrite.core import evidence, statuses, tables_http, tables_local, tables_rpc, tables_sql
 from safewrite.core.events import Finding, OutcomeState
 from safewrite.core.evidence import REASONS, describe, from_exception, from_value
-from safewrite.core.matching import CHAIN_LIMIT, chain
+from safewrite.core.matching import CHAIN_LIMIT, chain, take_back
 from safewrite.core.statuses import STATUSES
 from safewrite.core.tables_http import ANSWER
 
@@ -99,6 +99,14 @@ def test_a_nested_write_that_ended_in_an_error_leaves_the_outer_one_unknown() ->
     """An error of safewrite is unknown for the write around it, unless its author declared it."""
     assert Finding(UNKNOWN, "nested_write") == from_exception(WriteError())
     assert from_exception(WriteError(), not_applied_on=(WriteError,)).outcome == NOT_APPLIED
+
+
+def test_what_is_taken_back_proves_nothing_in_any_field() -> None:
+    """A client that asks whether the request was processed, or the version is gone, must not hear a yes."""
+    proven = Finding(NOT_APPLIED, "http_412", True, True, 412, 3.0, True, True, True)
+    assert take_back(proven, "multi_request") == Finding(
+        UNKNOWN, "multi_request", unsent=True, status=412, retry_after=3.0, running=True
+    )
 
 
 def test_what_is_not_listed_is_unknown() -> None:
@@ -294,6 +302,19 @@ def test_a_description_keeps_its_bound(limit: int, message: str, causes: int) ->
         outer.__cause__ = exc
         exc = outer
     assert limit >= len(describe(exc, limit))
+
+
+def test_a_chain_names_how_each_exception_hangs_on_another() -> None:
+    """What comes a second time is passed over, and what stands after it is not."""
+    cause, one, two = KeyError("why"), ValueError("1"), ValueError("2")
+    one.__cause__ = cause
+    group = BaseExceptionGroup("both", [one, one, two])
+    assert [(link.role, link.depth, link.exception) for link in chain(group)] == [
+        ("", 0, group),
+        ("member", 1, one),
+        ("caused by", 2, cause),
+        ("member", 1, two),
+    ]
 
 
 def test_a_ring_of_causes_ends() -> None:

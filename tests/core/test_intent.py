@@ -16,6 +16,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import types
 import unicodedata
 import uuid
@@ -26,7 +27,7 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from safewrite.core import intent
@@ -100,6 +101,11 @@ class Broken(pydantic.BaseModel):
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
         raise RuntimeError("no")
+
+
+def nested(levels: int) -> list[object]:
+    """Return an empty list within so many others."""
+    return [nested(levels - 1)] if levels else []
 
 
 VALUES: dict[str, object] = {
@@ -252,9 +258,37 @@ def test_instants_beyond_the_calendar_have_a_text() -> None:
     assert canonical(last) == canonical(last.replace()) != canonical(last - dt.timedelta(microseconds=1))
 
 
-def test_decimals_of_enormous_exponents_stay_short() -> None:
-    """A short decimal cannot be blown up into a gigabyte of zeros."""
-    assert canonical(Decimal("1E999999999")) == "1e999999999"
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Decimal("1E999999999"), "1e999999999"),  # not a gigabyte of zeros
+        (10**40 - 1, "9" * 40),
+        (10**40, "1e40"),
+        (1 - 10**40, "-" + "9" * 40),
+        (-(10**40), "-1e40"),
+        (Decimal("1E39"), "1" + "0" * 39),
+        (Decimal("1E40"), "1e40"),
+        (Decimal("1E-40"), "0." + "0" * 39 + "1"),
+        (Decimal("-1E-41"), "-1e-41"),
+        (Decimal("-1.50"), "-1.5"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_numbers_are_written_out_up_to_forty_digits(value: object, text: str) -> None:
+    """Beyond, with an exponent; keys out there stand on these very texts."""
+    assert canonical(value) == text
+
+
+def test_instants_do_not_depend_on_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker in another region has the same key."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    try:
+        time.tzset()
+        assert canonical(dt.datetime(2026, 1, 1, 12, tzinfo=CET)) == 'instant"2026-01-01T10:00:00Z"'
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_numbers_do_not_depend_on_the_decimal_context() -> None:
@@ -289,6 +323,27 @@ def test_refusals_name_the_place_and_the_type(value: object, path: str, kind: st
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "why"),
+    [
+        (pydantic.SecretStr("s"), "SecretStr", "a secret never enters a key or a fingerprint; leave it out, or redact it"),
+        (Broken(id=1), "Broken", "its `model_dump()` raised RuntimeError; pass its identifiers"),
+        (nested(101), "list", "cyclic, or nested too deeply; pass the identifiers that the write is about"),
+        (
+            object(), "object",
+            """no canonical text is known for it; pass text, a number, a UUID, a date, or a mapping, sequence, \
+dataclass or pydantic model of such""",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals_say_what_to_pass_instead(value: object, kind: str, why: str) -> None:
+    """The whole sentence; what has no name given is called `value`."""
+    with pytest.raises(Uncanonical) as caught:
+        canonical(value)
+    path = "value" + "[0]" * (101 if kind == "list" else 0)
+    assert str(caught.value) == f"`{path}` is a `{kind}`: {why}"
+
+
 def test_cycles_are_refused_where_they_close() -> None:
     """A value that contains itself has no text; the path stops at the first repetition."""
     loop: list[object] = [1]
@@ -298,14 +353,14 @@ def test_cycles_are_refused_where_they_close() -> None:
 
 
 def test_depth_is_bounded() -> None:
-    """A hundred levels pass, more are refused rather than left to the recursion limit."""
-
-    def nested(levels: int) -> list[object]:
-        return [nested(levels - 1)] if levels else []
-
+    """A hundred levels pass, more are refused rather than left to the recursion limit; as a target and an argument."""
     assert canonical(nested(100)) == "[" * 101 + "]" * 101
-    with pytest.raises(Uncanonical, match="nested too deeply"):
-        canonical(nested(101))
+    assert is_missing(nested(100))
+    assert fingerprint({"a": nested(100)})
+    assert not is_missing(nested(101))
+    for refused in (canonical, lambda deep: fingerprint({"a": deep})):
+        with pytest.raises(Uncanonical, match="nested too deeply"):
+            refused(nested(101))
 
 
 def test_a_value_shared_in_two_places_is_no_cycle() -> None:
@@ -482,6 +537,9 @@ def test_redacted_arguments_are_salted_and_opened() -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
+@example(b"text", bytes(range(63)))
+@example(b"text", bytes(range(64)))
+@example(b"text", bytes(range(65)))
 def test_a_keyed_digest_is_the_standard_one(text: bytes, salt: bytes) -> None:
     """That of HMAC-SHA-256, for keys of any length."""
     standard = hashlib.sha256(hmac.digest(salt, text, "sha256")).digest()
@@ -490,7 +548,7 @@ def test_a_keyed_digest_is_the_standard_one(text: bytes, salt: bytes) -> None:
 
 def test_redaction_needs_a_salt() -> None:
     """Without a salt the digest of a short secret is the secret."""
-    with pytest.raises(ValueError, match="salt"):
+    with pytest.raises(ValueError, match=r"^redacted arguments need a `salt`"):
         fingerprint({"token": "t"}, redacted=("token",))
 
 

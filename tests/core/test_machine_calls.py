@@ -9,13 +9,16 @@ import pytest
 
 from safewrite.core.commands import Answer, AnswerKind, Note, Read, Send, Wait, Watch
 from safewrite.core.events import (
+    Asked,
     Ended,
+    Event,
     Finding,
     Moment,
     OutcomeState,
     Refused,
     Verdict,
 )
+from safewrite.core.machine import ON_TIME, READ_FLOOR, step
 from tests.core.history import DONE, LOST, REFUSED, REJECTED, History, told
 
 APPLIED, NOT, UNKNOWN = OutcomeState.APPLIED, OutcomeState.NOT_APPLIED, OutcomeState.UNKNOWN
@@ -200,6 +203,7 @@ def test_a_call_without_end_waits_for_no_settling_that_never_comes() -> None:
     h.send()
     rules, _ = h.follow(h.end(LOST), Verdict.NOT_APPLIED)
     assert rules[-1] == "U3"
+    assert "W3" not in rules
 
 
 def test_still_running_waits_and_reads_and_never_sends() -> None:
@@ -429,9 +433,49 @@ def test_a_read_is_started_with_more_than_its_floor_only() -> None:
     assert h.ask(left=0.06) == Read("L1")
 
 
+def test_further_reads_are_started_with_more_than_their_floor_only() -> None:
+    """Once it has settled, and after the pause between two reads; the pause and the floor may fill the time."""
+    h = History(work_bound=1.0, read_lag=0.0)
+    h.send()
+    h.end(LOST)
+    h.read(Verdict.NOT_APPLIED)
+    h.now = 1.0
+    assert answered(h, left=READ_FLOOR).rule == "U3"
+    assert h.ask(left=0.06) == Read("L2")
+    h = History()
+    h.send()
+    h.end(LOST)
+    h.read(Verdict.NOT_APPLIED)
+    assert h.ask(left=1.0 + READ_FLOOR) == Wait("W4", 1.0)
+    assert answered(h, left=READ_FLOOR, backoff=0.0).rule == "U3"
+    assert h.ask(left=0.06, backoff=0.0) == Read("L3")
+
+
+def test_a_pause_too_short_to_be_told_by_a_clock_is_none() -> None:
+    """Neither before a send nor before a read."""
+    h = History()
+    h.send()
+    h.end(REFUSED)
+    assert h.ask(backoff=ON_TIME) == Send("S2", 2)
+    h = History()
+    h.send()
+    h.end(LOST)
+    h.read(Verdict.NOT_APPLIED)
+    assert h.ask(backoff=ON_TIME) == Read("L3")
+
+
+def test_what_settles_in_half_a_second_has_not_settled() -> None:
+    """Three reads are enough of it where there is no time to wait for that."""
+    h = History(work_bound=2.0)
+    h.send()
+    h.end(LOST)
+    h.call, h.now, h.ends_at = h.facts(backoff=0.0), 1.5, 1.9
+    assert [h.read(Verdict.NOT_APPLIED).rule for _ in range(3)] == ["L3", "L3", "U3"]
+
+
 def test_the_wait_until_it_settles_leaves_time_to_look() -> None:
     """The pause, what it is made longer by, and the floor of the read fill the time exactly, or it is not waited."""
-    for left, rule in ((2.051, "W3"), (2.0505, "W4")):
+    for left, rule in ((2.0 + ON_TIME + READ_FLOOR, "W3"), (2.0505, "W4")):
         h = History(work_bound=2.0, read_lag=0.0)
         h.send()
         h.end(LOST)
@@ -465,6 +509,34 @@ def test_a_lease_is_compared_with_the_declared_skew() -> None:
     assert h.ask() == Read("L1")
 
 
+def test_a_pause_is_counted_by_the_clocks_that_there_are() -> None:
+    """By wall time where another machine goes on: before a send, and before a read."""
+    elsewhere = Moment(1.0, 900.0, "another boot")
+    h = History()
+    h.send()
+    h.tell(Ended(1, BUSY), over=True)
+    h.another()
+    assert step(h.state, Event(elsewhere, Asked(), h.facts()))[1] == Wait("W1", 2.0)
+    h = History()
+    h.lost()
+    h.another()
+    h.read(Verdict.NOT_APPLIED)
+    assert step(h.state, Event(elsewhere, Asked(), h.facts(backoff=3.0)))[1] == Wait("W4", 2.0)
+
+
+def test_after_an_attempt_that_nobody_heard_of_the_whole_pause_is_kept() -> None:
+    """This call sent before; another one claimed since, and its lease ran out."""
+    h = History(key_retention=inf, reads=False)
+    h.send()
+    first = h.call
+    h.tell(Ended(1, LOST))
+    h.now = 12.0
+    h.another("b")
+    h.send()
+    h.call, h.now, h.ends_at = first, 50.0, 60.0
+    assert h.ask() == Wait("W2", 1.0)
+
+
 # What an answer leaves behind --------------------------------------------------------------------------------------
 
 
@@ -486,6 +558,27 @@ def test_the_row_before_an_answer_says_what_is_told() -> None:
     h.end(DONE)
     h.another(differs=("amount",))
     assert answered(h).outcome is APPLIED
+
+
+@pytest.mark.parametrize(
+    ("told_by", "changes"),
+    [
+        ("F2", {"waits": False}),
+        ("B4", {"refusal": "breaker_open"}),
+        ("U1", {"reads": False}),
+        ("U2", {"left": 0.0}),
+    ],
+)
+def test_an_unknown_says_whether_it_may_still_land(told_by: str, changes: dict[str, object]) -> None:
+    """Until the bound is over; what is in flight elsewhere may land as long as it is."""
+    h = History(work_bound=5.0)
+    h.send()
+    if told_by != "F2":
+        h.tell(Ended(1, LOST), over=True)
+    h.another()
+    for h.now in (4.0, 5.0):
+        answer = answered(h, **changes)
+        assert (answer.rule, answer.may_still_land) == (told_by, told_by == "F2" or h.now < 5.0)
 
 
 def test_a_call_that_asks_again_for_what_it_sent_itself_hears_no_replay() -> None:

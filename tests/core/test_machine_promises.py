@@ -53,11 +53,12 @@ def test_a_key_that_was_not_carried_is_not_recognised() -> None:
 
 
 def test_a_key_that_was_not_carried_by_what_was_never_sent_is_no_matter() -> None:
-    """A connection that was refused carried nothing, the key included."""
-    h = History(key_retention=inf)
-    h.send()
-    assert h.end(REFUSED, key_carried=False) == Wait("W1", 1.0)
-    assert h.state.alarms == ()
+    """A connection that was refused carried nothing, the key included; nor did what was proven unprocessed."""
+    for finding in (REFUSED, replace(REFUSED, proof=True)):
+        h = History(key_retention=inf)
+        h.send()
+        assert h.end(finding, key_carried=False) == Wait("W1", 1.0)
+        assert h.state.alarms == ()
 
 
 def test_a_body_that_goes_on_without_having_read_its_key_does_not_carry_it() -> None:

@@ -135,6 +135,16 @@ def test_absent_while_the_read_lags_waits_the_lag_and_reads_again() -> None:
     assert h.now >= 5.0
 
 
+def test_a_read_that_may_lag_behind_what_is_settled_is_made_again() -> None:
+    """It began when nothing could land any more, but may not have seen what had: the rest of the lag is waited out."""
+    h = History(work_bound=2.0, read_lag=3.0)
+    h.lost()
+    h.another()
+    h.now = 2.5
+    rules, _ = h.follow(h.ask(), ABSENT)
+    assert rules == ["L1", "W3", "L2", "S2"]
+
+
 def test_unknown_says_why() -> None:
     """The reason of an unknown names what the last read said."""
     for verdict, reason, expected in (

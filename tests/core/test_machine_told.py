@@ -15,6 +15,7 @@ from safewrite.core.events import (
     Ended,
     GaveUp,
     Gone,
+    Moment,
     Other,
     OutcomeState,
     Refused,
@@ -62,6 +63,7 @@ def test_each_open_intent_is_looked_at() -> None:
 def test_an_applied_intent_with_the_same_wish_is_the_answer() -> None:
     """Its value is replayed."""
     found = replace(OPEN, outcome=APPLIED)
+    assert History().ask(others=(found,)) == Note("A3", Refused("same_wish", other="other"))
     answer = answered(History(), others=(found,))
     assert (answer.rule, answer.kind, answer.other, answer.replayed) == (
         "T3",
@@ -181,6 +183,7 @@ def test_a_claimed_attempt_may_start() -> None:
     h = History()
     h.send()
     assert why(h) == ""
+    assert why(h, left=0.5) == ""
 
 
 def test_a_claimed_attempt_does_not_start_late() -> None:
@@ -242,6 +245,21 @@ def test_a_key_that_expired_before_the_body_began_withholds_it() -> None:
     h.another(left=40.0, precondition=True, reads=False)
     h.send()
     assert why(h, 2) == ""
+
+
+def test_its_own_lease_does_not_count_against_an_attempt() -> None:
+    """By the clock of a database it may have more time left than this call has, which ends first."""
+    h = History(key_retention=100.0, max_stall=4.0, work_bound=6.0, clock_skew=2.0, reads=False)
+    h.lost()
+    h.now = 78.5
+    h.another()
+    h.send()
+    own = h.state.attempts[1]
+    h.state = h.state.with_attempt(
+        replace(own, lease=replace(own.lease, since=Moment(78.5, 0.0, "database")))
+    )
+    h.now = 79.0
+    assert why(h, 2, lease=10.5) == ""
 
 
 def test_a_withheld_attempt_was_never_sent() -> None:

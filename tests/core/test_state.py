@@ -14,6 +14,7 @@ from safewrite.core.state import AttemptState, Lease, State
 CLAIMED = Moment(1000.0, 50.0, "boot-a")
 HERE, ELSEWHERE = Moment(1010.0, 60.0, "boot-a"), Moment(1010.0, 5.0, "boot-b")
 LEASE = Lease("call", "owner", CLAIMED, 20.0)
+BY_THE_DATABASE = replace(LEASE, since=Moment(1000.0, 1000.0, "database"))
 OPEN = AttemptState(1, "a1", "call", "owner", CLAIMED, LEASE, 1015.0, precondition=False, same_payload=True)
 DEADLINE = Promises(honours_deadline=True)
 BOUND = Promises(work_bound=5.0, max_stall=8.0)
@@ -35,6 +36,7 @@ KEY = Promises(key_retention=50.0, work_bound=5.0, max_stall=8.0)
         (replace(OPEN, ended_at=HERE, concluded=2), BOUND, HERE, 2.0, 7.0),
         (replace(OPEN, fenced_at=CLAIMED, fenced=2), Promises(), HERE, 12.0, 2.0),
         (replace(OPEN, fenced_at=CLAIMED, fenced=2), Promises(), HERE, 0.0, 0.0),
+        (replace(OPEN, fenced_at=CLAIMED, fenced=2), Promises(), ELSEWHERE, 12.0, 3.0),
         (replace(OPEN, outcome=OutcomeState.NOT_APPLIED), Promises(), HERE, 9.0, 0.0),
     ],
 )  # fmt: skip
@@ -91,6 +93,8 @@ def test_only_an_effect_that_is_ours_ends_the_waiting_for_one(state: dict[str, A
         (OPEN, 27.0, KEY, False),
         (OPEN, 1.0, replace(KEY, key_retention=33.0), False),  # the running body has 10 s: 33 in all
         (OPEN, 1.0, replace(KEY, key_retention=33.1), True),
+        (replace(OPEN, lease=BY_THE_DATABASE), 1.0, replace(KEY, key_retention=34.0), False),  # and by its clock 11 s
+        (replace(OPEN, lease=BY_THE_DATABASE), 1.0, replace(KEY, key_retention=34.1), True),
         (replace(OPEN, ended_at=HERE), 1.0, replace(KEY, key_retention=24.1), True),
         (replace(OPEN, outcome=OutcomeState.NOT_APPLIED), 1.0, replace(KEY, key_retention=24.1), True),
         (replace(OPEN, ended_at=HERE), 0.5, replace(KEY, key_retention=23.6), True),
