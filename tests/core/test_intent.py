@@ -326,7 +326,10 @@ def test_refusals_name_the_place_and_the_type(value: object, path: str, kind: st
 @pytest.mark.parametrize(
     ("value", "kind", "why"),
     [
-        (pydantic.SecretStr("s"), "SecretStr", "a secret never enters a key or a fingerprint; leave it out, or redact it"),
+        (
+            pydantic.SecretStr("s"), "SecretStr",
+            "a secret never enters a key or a fingerprint; leave it out, or redact it",
+        ),
         (Broken(id=1), "Broken", "its `model_dump()` raised RuntimeError; pass its identifiers"),
         (nested(101), "list", "cyclic, or nested too deeply; pass the identifiers that the write is about"),
         (
