@@ -78,7 +78,7 @@ def from_exception(
         return found
     if not single_request:
         return take_back(found, "multi_request")
-    if found.outcome is OutcomeState.NOT_APPLIED and _earlier_request(exc, now_unix):
+    if found.outcome is OutcomeState.NOT_APPLIED and _earlier_request(exc):
         return take_back(found, "earlier_request")
     return found
 
@@ -140,24 +140,24 @@ def _shipped(exc: BaseException, now_unix: float | None) -> Finding:
     return outer or unknown("unlisted_exception").finding()
 
 
-def _earlier_request(exc: BaseException, now_unix: float | None) -> bool:
+def _earlier_request(exc: BaseException) -> bool:
     """Return whether anything tells of another request before the one that failed, with its outcome unknown.
 
     A retry written as `except ReadTimeout: send()` leaves the first error in the chain of the second.  Bare
     errors of a connection count only below another bare one: clients have their own of those underneath.
     """
     bare = find(exc, DEPENDENCIES) is None
-    return resent(exc) or any(_left_open(link.exception, bare, now_unix) for link in chain(exc))
+    return resent(exc) or any(_left_open(link.exception, bare) for link in chain(exc))
 
 
-def _left_open(exc: BaseException, bare: bool, now_unix: float | None) -> bool:
+def _left_open(exc: BaseException, bare: bool) -> bool:
     rule = find(exc, DEPENDENCIES)
     if rule is None:
         if not (bare and isinstance(exc, ConnectionError | TimeoutError)):
             return _nested(exc)
     elif rule.inner is not None and rule.inner(exc) is not None:
         return False  # a wrapper's own word is no evidence; what is inside hangs on the chain as well
-    return _shipped(exc, now_unix).outcome is OutcomeState.UNKNOWN
+    return _shipped(exc, None).outcome is OutcomeState.UNKNOWN
 
 
 def _line(link: Link, room: int) -> str:

@@ -80,6 +80,14 @@ def test_what_the_body_says_on_purpose_decides_first() -> None:
         assert Finding(NOT_APPLIED, "rejected") == from_exception(Rejected(), **options)
 
 
+def test_what_was_not_sent_and_would_not_be_next_time_is_not_sent_again() -> None:
+    """The body says so on the exception."""
+    for again in (True, False):
+        exc = NotSent()
+        exc.again = again  # type: ignore[attr-defined]
+        assert Finding(NOT_APPLIED, "not_sent", again=again, unsent=True) == from_exception(exc)
+
+
 def test_an_unknown_word_in_the_class_attribute_is_no_finding() -> None:
     """A foreign class that uses the attribute for something else is not believed."""
     for value in ("perhaps", 7, ["not_sent"]):
@@ -99,6 +107,15 @@ def test_a_nested_write_that_ended_in_an_error_leaves_the_outer_one_unknown() ->
     """An error of safewrite is unknown for the write around it, unless its author declared it."""
     assert Finding(UNKNOWN, "nested_write") == from_exception(WriteError())
     assert from_exception(WriteError(), not_applied_on=(WriteError,)).outcome == NOT_APPLIED
+
+
+def test_an_error_of_ours_that_is_one_of_a_listed_client_is_read_by_the_table() -> None:
+    """An adapter may raise what the client's users catch."""
+
+    class Refused(WriteError, httpx.ConnectError):
+        pass
+
+    assert from_exception(Refused("no")) == from_exception(httpx.ConnectError("no"))
 
 
 def test_what_is_taken_back_proves_nothing_in_any_field() -> None:
@@ -291,6 +308,10 @@ def test_a_long_message_does_not_hide_its_cause() -> None:
     cut = "x" * 249 + "…"
     assert describe(exc, limit=1000) == f"ValueError: {cut}\n  caused by KeyError: 'why'"
     assert describe(exc, limit=20) == "ValueError: xxxxxxx…"
+    assert describe(exc, limit=100) == f"ValueError: {'x' * 79}…\n  caus…"
+    assert describe(ValueError("x" * 80), limit=92) == f"ValueError: {'x' * 80}"
+    deep = BaseExceptionGroup("many", [ValueError("x" * 5000)] + [KeyError("y" * 5000) for _ in range(9)])
+    assert len(describe(deep)) == 2000
 
 
 @given(st.integers(0, 300), st.text(max_size=400), st.integers(0, 5))

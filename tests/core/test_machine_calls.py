@@ -571,7 +571,7 @@ def test_the_row_before_an_answer_says_what_is_told() -> None:
 )
 def test_an_unknown_says_whether_it_may_still_land(told_by: str, changes: dict[str, object]) -> None:
     """Until the bound is over; what is in flight elsewhere may land as long as it is."""
-    h = History(work_bound=5.0)
+    h = History(work_bound=5.0, honours_deadline=True)
     h.send()
     if told_by != "F2":
         h.tell(Ended(1, LOST), over=True)
