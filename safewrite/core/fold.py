@@ -271,7 +271,6 @@ def _learn(
         a = replace(a, outcome=_APPLIED, evidence=evidence, reason=reason, object_id=object_id or a.object_id)
         return _apply(s.with_attempt(a), evidence, attributable=True, kept=kept)
     if outcome is _APPLIED:
-        a = replace(a, reason=reason)
         return _apply(s.with_attempt(a), "goal_state", attributable=False, kept=kept)
     if outcome is _NOT and a.open:
         a = replace(a, outcome=_NOT, evidence=evidence, reason=reason)

@@ -117,6 +117,18 @@ def test_an_attempt_only_rises() -> None:
     assert (a.outcome, a.evidence, a.reason) == (NOT, "reconciled", "proven_absent")
 
 
+def test_a_goal_found_met_by_a_decided_attempt_keeps_its_reason() -> None:
+    """A read proved it absent: what its body saw later was somebody else's."""
+    h = History(work_bound=0.0, read_lag=0.0)
+    h.send()
+    h.tell(GaveUp(1, "timeout"))
+    h.hear(Gone("process of a"))
+    h.read(Verdict.NOT_APPLIED)
+    h.hear(Ended(1, DONE, goal=True))
+    a = h.state.attempts[0]
+    assert (a.outcome, a.evidence, a.reason) == (NOT, "reconciled", "proven_absent")
+
+
 def test_leaving_a_decided_attempt_keeps_its_reason() -> None:
     """A webhook came before its caller gave up."""
     h = History()
