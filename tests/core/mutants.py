@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     Mutant(
         "a second send looks at no other turn", "the next turn sends beside, a key", (machine, "_send_again"),
-        (("beside = _beside(s, c, now)", "beside = None"),),
+        (("beside = _beside(s, c)", "beside = None"),),
     ),
     Mutant(
         "recovery tells the model", "recovery looks between the turns", (machine, "_told"),
