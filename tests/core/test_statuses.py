@@ -1,0 +1,68 @@
+"""Replies of any client: their status, their headers, and the hops that they remember."""
+
+from __future__ import annotations
+
+import email
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.statuses import from_reply, from_status, hops
+
+NOT_APPLIED = OutcomeState.NOT_APPLIED
+
+
+def some(**fields: Any) -> SimpleNamespace:
+    """Return a response, or a part of one, in some client's clothes."""
+    return SimpleNamespace(**fields)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        some(status_code=429, headers={"Retry-After": "7"}),
+        some(status=429, headers={"retry-after": "7"}),
+        some(code=429, headers={"Retry-After": "7"}),
+        some(status_code=None, status=None, code=429, headers=email.message_from_string("RETRY-AFTER: 7")),
+    ],
+)
+def test_a_reply_is_read_in_any_clients_clothes(reply: SimpleNamespace) -> None:
+    """Its status by any of three names, its headers in any case."""
+    assert from_reply(reply, None) == Finding(
+        NOT_APPLIED, "http_429", again=True, status=429, retry_after=7.0
+    )
+    refused = from_reply(some(status=500, headers={"X-Not-Applied": "1"}), None)
+    assert refused == Finding(NOT_APPLIED, "http_not_applied", again=True, status=500)
+
+
+@pytest.mark.parametrize("odd", [some(), some(status="429"), some(code=b"200"), object(), None])
+def test_a_reply_without_a_status_says_nothing(odd: object) -> None:
+    """What is no number is none."""
+    assert from_reply(odd, None) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "before"),
+    [
+        (some(), ()),
+        (some(history=[some(status_code=307), some(status=303), some(status="odd")]), (307, 303, 0)),
+        (some(history=(some(status=302),)), (302,)),
+        (some(history="302"), ()),
+        (some(retries=some(history=(some(status=503), some(status=None)))), (503, 0)),
+        (
+            some(raw=some(retries=some(history=(some(status=503),))), history=[some(status_code=308)]),
+            (503, 308),
+        ),
+    ],
+)
+def test_the_hops_that_a_client_remembers(reply: SimpleNamespace, before: tuple[int, ...]) -> None:
+    """Redirects that it followed, after what its transport sent again; 0 where no answer came."""
+    assert hops(reply) == before
+
+
+def test_a_pause_that_is_asked_for_after_a_303_is_kept() -> None:
+    """The acceptance is that of the first hop, the pause that of the last."""
+    found = from_status(503, retry_after="7", history=(303,))
+    assert found == Finding(OutcomeState.APPLIED, "http_303", status=503, retry_after=7.0)
