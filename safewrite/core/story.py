@@ -15,6 +15,7 @@ from safewrite.core.events import Event, Missed, Moment, OutcomeState, Promises,
 from safewrite.core.fold import Impossible
 from safewrite.core.machine import refold
 from safewrite.core.phrases import EVIDENCE, OUTCOMES, counted, decided, explain, happened, missed, seconds
+from safewrite.core.replacing import replace
 from safewrite.core.rules import RULES
 from safewrite.core.state import State
 
@@ -87,13 +88,12 @@ def tell(rows: Iterable[Row], now: Moment | None = None) -> Story:
         at = now or row.event.at
         refused = row.event.fact.reason if isinstance(row.event.fact, Refused) else refused
         read = row.event.fact if isinstance(row.event.fact, Missed) else read
-    settles_in = None if at is None else _finite(state.settles_in(promises, at))
-    settles_in = 0.0 if at is None else settles_in
+    settles_in = 0.0 if at is None else _finite(state.settles_in(promises, at))
     settling = _settling(state, promises, settles_in)
     if read is not None:
         return Story(tuple(lines), missed(read), state, promises, 0.0, "A read changes nothing.")
     story = Story(tuple(lines), "", state, promises, settles_in, settling)
-    return Story(story.lines, _summary(story, refused), state, promises, settles_in, settling)
+    return replace(story, summary=_summary(story, refused))
 
 
 def _promises(event: Event) -> Promises | None:

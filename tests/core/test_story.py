@@ -384,6 +384,21 @@ def test_promises_of_rows_without_a_call_count() -> None:
     assert tell([*facts, Row(3, word, Nothing("N1")), silent], at(3)).promises == PROMISES
 
 
+def test_a_read_that_brought_nothing_is_the_whole_of_its_story() -> None:
+    """Whatever rows stand beside it: nothing was to be changed, so nothing can land."""
+    missing = Missed("read_timeout", 2)
+    story = told(missing, Refused("call_cancelled"))
+    assert story == Story(
+        story.lines,
+        phrases.missed(missing),
+        State(revision=2),
+        PROMISES,
+        0.0,
+        "A read changes nothing.",
+    )
+    assert not story.may_still_land
+
+
 def test_a_rejection_names_its_reason() -> None:
     """Not applied, with what the dependency said of each attempt."""
     assert told(CLAIM, Ended(1, NO)).summary == (
