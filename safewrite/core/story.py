@@ -155,9 +155,8 @@ def _summary(story: Story, refused: str) -> str:
 
 
 def _applied(state: State, made: str) -> str:
-    known = EVIDENCE.get(state.evidence, state.evidence)
     by = f" ({state.person})" if state.evidence == "person" else ""
-    return f"Applied, known from {known}{by}, after {made}."
+    return f"Applied, known from {EVIDENCE[state.evidence]}{by}, after {made}."
 
 
 def _not_applied(state: State, made: str, refused: str) -> str:

@@ -362,7 +362,9 @@ def test_without_a_work_bound_nothing_tells_when() -> None:
     none = replace(CALL, promises=Promises())
     story = told(CLAIM, Ended(1, LOST), call=none, now=1e9)
     assert (story.settles_in, story.may_still_land) == (None, True)
-    assert story.summary.endswith("nothing tells until when: the dependency declares no work bound.")
+    assert story.summary.endswith(
+        "whole. It may still land, and nothing tells until when: the dependency declares no work bound."
+    )
 
 
 def test_an_end_that_was_not_seen_is_named() -> None:
@@ -370,7 +372,10 @@ def test_an_end_that_was_not_seen_is_named() -> None:
     story = told(CLAIM, Ended(1, LOST), SECOND, now=1e9)
     assert story.settles_in is None
     assert "Attempt 2: unknown (`no_end_seen`). Its end was not seen." in story.summary
-    assert story.summary.endswith("the end of attempt 2 was not seen.")
+    assert story.summary.endswith(
+        "It may still land, and nothing tells until when: the end of attempt 2 was not seen."
+    )
+    assert told(CLAIM, SECOND, now=1e9).settling.endswith("the end of attempt 1, 2 was not seen.")
 
 
 def test_promises_of_rows_without_a_call_count() -> None:
@@ -469,6 +474,8 @@ def test_alarms_end_the_summary() -> None:
     """What the promises do not allow is never left out."""
     story = told(CLAIM, Ended(1, RETURNED), Resolved(False, "Ada", "no"))
     assert story.summary.endswith("after 1 attempt. Alarms: `against_person`.")
+    twice = told(CLAIM, Ended(1, RETURNED), Resolved(False, "Ada"), Resolved(False, "Bo"))
+    assert twice.summary.endswith("Alarms: `against_person`, `against_person`.")
 
 
 def test_evidence_that_this_version_has_no_words_for_is_named_by_its_code() -> None:
