@@ -46,10 +46,17 @@ def _started(pid: int) -> str | None:
     """Return the start time of a process; `""` if there is none of that id (or it is a zombie), None: cannot tell."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1")
-    except FileNotFoundError:
-        return "" if Path("/proc/self/stat").exists() else None
     except (OSError, ValueError):
-        return "" if not Path(f"/proc/{pid}").exists() and Path("/proc/self/stat").exists() else None
+        return "" if Path("/proc/self/stat").exists() and _nobody_has(pid) else None
     # The name in brackets may hold anything, brackets too: what follows the last one is regular.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _nobody_has(pid: int) -> bool:
+    """Return whether no process has this id: a `/proc` that hides other users' (`hidepid`) does not tell."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:  # else it is there, and another user's
+        return isinstance(error, ProcessLookupError)
+    return False

@@ -101,3 +101,20 @@ def test_a_number_that_means_another_process_elsewhere_proves_nothing(place: str
     )
     assert process.known_gone("/".join({**names, "started": "1"}.values()))
     assert not process.known_gone("/".join({**names, "started": "1", place: "another"}.values()))
+
+
+@LINUX
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_a_process_that_may_not_be_looked_at_is_not_known_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Where `/proc` hides other users' processes (`hidepid=2`), it says of a live one that it is not there."""
+    host, boot, namespace, *_ = process.owner().split("/")
+
+    def hidden(*_: object, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    with subprocess.Popen([sys.executable, "-c", "open(0).read()"], stdin=subprocess.PIPE) as alive:
+        assert not process.known_gone(f"{host}/{boot}/{namespace}/{alive.pid}/1")
+    assert process.known_gone(f"{host}/{boot}/{namespace}/{alive.pid}/1")
