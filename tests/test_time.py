@@ -94,6 +94,15 @@ def test_a_wait_that_ends_early_ends_early_while_time_is_frozen() -> None:
     assert 0.05 <= took < 30.0
 
 
+def test_a_wall_clock_that_is_set_moves_no_instant_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall time is read once: what was stamped before and after compares as if nobody had touched the clock."""
+    clock = seam.SystemClock()
+    before = clock.now()
+    monkeypatch.setattr(seam, "wall", lambda: before.unix - 3600.0)
+    after = clock.now()
+    assert after.unix - before.unix == pytest.approx(after.ticks - before.ticks, abs=1e-5)
+
+
 def test_the_real_clock_needs_no_thread_of_its_own() -> None:
     """Unless time is frozen, a wait is one of the loop's own timers."""
 
@@ -610,6 +619,7 @@ def test_pauses_nest_and_one_that_is_dropped_is_over(clock: ManualClock) -> None
     """The outermost ends it; a pause that nobody leaves ends when nobody holds it any more."""
     deadline = Deadline(18.0)
     with deadline.pause():
+        clock.sleep(60.0)  # what was left is what was left when the first of them began
         with deadline.pause():
             clock.sleep(60.0)
         clock.sleep(60.0)

@@ -196,6 +196,14 @@ def test_a_hidden_context_still_counts() -> None:
     assert from_exception(second).outcome == UNKNOWN
 
 
+def test_an_open_request_in_a_group_still_counts() -> None:
+    """Tasks that were cut short beside it make the group one that is no `Exception`: it is opened all the same."""
+    tasks = BaseExceptionGroup("tasks", [asyncio.CancelledError(), httpx.ReadTimeout("slow")])
+    assert not isinstance(tasks, Exception)
+    assert Finding(UNKNOWN, "earlier_request") == from_exception(failing(tasks, httpx.ConnectError("")))
+    assert "member httpx.ReadTimeout: slow" in describe(tasks)
+
+
 def test_a_group_of_one_refusal_is_unknown() -> None:
     """One member of a group does not speak for the tasks that ended with it."""
     group = BaseExceptionGroup("tasks", [httpx.ConnectError("")])

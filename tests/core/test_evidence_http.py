@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -124,6 +125,20 @@ def test_retry_after_is_seconds_or_a_date(header: str | None, expected: float | 
     """Both forms count from the moment given; garbage is ignored."""
     found = from_status(429, retry_after=header, date_now_unix=NOON)
     assert expected == found.retry_after
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process cannot be set here")
+def test_a_date_that_names_no_zone_is_gmt_wherever_the_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of waiting, or none at all, would come of reading it in the machine's own zone."""
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    try:
+        assert time.localtime(NOON).tm_hour == 0
+        found = from_status(429, retry_after="Sun Nov  6 08:49:47 1994", date_now_unix=NOON)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found.retry_after == 10.0
 
 
 def test_a_date_without_a_now_is_ignored() -> None:

@@ -302,11 +302,17 @@ def test_another_wish_does_not_count(caller: Caller, change: dict[str, str]) -> 
     assert isinstance(command, Run)
 
 
-def test_wishes_do_not_run_together() -> None:
-    """Parts that join into the same text are different wishes, and a wish begins with its subject."""
-    one = Identity("n", "r", "1", "ab", "c", "", "k1")
-    two = Identity("n", "r", "1", "a", "bc", "", "k2")
+@pytest.mark.parametrize("between", ["", " ", "\n", "/", ":", "\x00", '", "'])
+def test_parts_that_join_into_one_text_are_different_wishes(between: str) -> None:
+    """A tool or a target may hold whatever stands between the parts."""
+    one = Identity("n", "r", "1", f"a{between}b", "c", "", "k1")
+    two = Identity("n", "r", "1", "a", f"b{between}c", "", "k2")
     assert one.wish != two.wish
+
+
+def test_a_wish_begins_with_its_subject() -> None:
+    """Whatever the turn and the occurrence; the run comes after it."""
+    one = Identity("n", "r", "1", "ab", "c", "", "k1")
     assert one.wish.startswith(subject("n", "ab", "c"))
     assert one.wish != Identity("n", "r2", "1", "ab", "c", "", "k3").wish
     assert one.wish == Identity("n", "r", "2", "ab", "c", "x", "k4").wish

@@ -428,3 +428,13 @@ def test_a_real_interrupt_while_waiting(
     holder.join()
     timer.join()
     assert isinstance(caller(turn="2").ask(at=30.0)[1], Run)
+
+
+def test_a_commit_waits_for_the_disk(open_ledger: Callable[..., Ledger]) -> None:
+    """A claim outlives a loss of power; with less, a log written ahead reaches the disk some commits later."""
+    ledger = open_ledger()
+    Caller(ledger).write()
+    held = ledger._store._own().writer
+    assert held is not None
+    assert held.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert held.raw.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL

@@ -76,6 +76,17 @@ def test_an_interrupt_while_a_body_runs_gives_it_up_and_keeps_its_late_end(
     assert (remote.count(), len(remote.attempts)) == (1, 1)
 
 
+def test_a_body_hears_that_its_caller_was_interrupted(
+    cancel: Any, remote: Remote, clock: Interrupting, sw: SafeWrite
+) -> None:
+    """`attempt.cancelled` is set as at a limit: a body that looks at it does not go on for nobody."""
+    remote.next(Step(applies=False, hangs=True))
+    clock.before = lambda event: remote.arrived.event.wait(10)
+    with pytest.raises(KeyboardInterrupt):
+        cancel("sub_1")
+    assert eventually(lambda: attempts(sw, cancel.peek("sub_1"))[0].ended)
+
+
 def test_an_interrupt_just_after_a_body_ended_records_that_ending(
     cancel: Any, remote: Remote, clock: Interrupting, sw: SafeWrite
 ) -> None:
@@ -151,17 +162,20 @@ def test_an_interrupt_while_it_reads_is_recorded(
     assert (remote.count(), len(remote.attempts)) == (1, 1)
 
 
-def test_an_interrupt_in_the_middle_of_recording_waits_until_it_stands() -> None:
-    """The record is made by another thread then, and the interrupt raised afterwards."""
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_the_middle_of_recording_waits_until_it_stands(
+    interrupt: type[BaseException],
+) -> None:
+    """The record is made by another thread then, and Ctrl-C, or the exit of a signal's handler, raised afterwards."""
     made: list[str] = []
 
     def record() -> Any:
         if threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
+            raise interrupt
         made.append(threading.current_thread().name)
         yield from ()
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(interrupt):
         sync.uninterrupted(record)
     assert made == ["safewrite-record"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from tenacity import wait_fixed
 import safewrite
 from safewrite import Applied, Attempt, Dependency, OutcomeUnknown, SafeWrite
 from safewrite.testing import ManualClock
-from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, eventually
+from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import HANG, LATE, LOSE, NEVER, REQUEST, Remote, Step, reject
 
 pytestmark = pytest.mark.usefixtures("run", "clock")
@@ -76,6 +77,26 @@ def test_a_late_reply_is_kept_as_evidence_and_answers_the_next_call(
     assert (second.value, second.evidence, second.sent) == ("sub_1 done", "late_response", False)
     assert [a.evidence for a in attempts(sw, second)] == ["late_response"]
     assert len(remote.attempts) == 1
+    assert rows(sw, second)[-1]["event"] == "answered"  # by then nobody had been told of it
+
+
+def test_a_late_reply_is_read_in_the_context_of_its_call(
+    shell: Shell, remote: Remote, sw: SafeWrite, tool: Tools
+) -> None:
+    """A `classify` that asks whose call it was gets the same answer long after that call has ended."""
+    tenant: ContextVar[str] = ContextVar("tenant")
+
+    def classify(seen: object) -> str | None:
+        return {"the one who is refused": "not_applied"}[tenant.get()] if seen == "sub_1 done" else None
+
+    cancel = tool(sw, read=None, dependency=Dependency("billing", classify=classify), timeout=2.0)
+    remote.next(STUBBORN)
+    token = tenant.set("the one who is refused")
+    assert shell.call(cancel.outcome, "sub_1").state == "unknown"
+    tenant.reset(token)
+    remote.gate.open()
+    outcome = eventually(lambda: (o := cancel.peek("sub_1")) and o.state == "not_applied" and o)
+    assert (outcome.state, outcome.reason) == ("not_applied", "classified")
 
 
 def test_a_late_refusal_settles_what_was_open(shell: Shell, remote: Remote, tool: Tools) -> None:

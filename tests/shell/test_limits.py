@@ -58,6 +58,13 @@ def test_an_attempt_gets_its_timeout_or_what_the_call_leaves_less_the_reserve(gr
     assert granted(reads=False, deadline=Deadline(60.0, call_cap=5.0)) == pytest.approx(5.0)
 
 
+def test_a_deadline_of_one_call_does_not_reach_beyond_that_of_the_run(granted: Any) -> None:
+    """The tightest of both holds."""
+    with safewrite.run("r2", deadline=5.0), safewrite.turn(1):
+        assert granted(reads=False, deadline=8.0) == pytest.approx(5.0)
+        assert granted(reads=False, deadline=3.0) == pytest.approx(3.0)
+
+
 def test_a_call_ends_by_its_deadline_and_the_grace(
     shell: Shell, remote: Remote, tool: Tools, clock: ManualClock
 ) -> None:

@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -205,6 +206,15 @@ def test_a_secret_argument_is_in_no_text_that_the_call_leaves(
         assert secret.encode() not in written
         assert secret not in told
     assert (b"[redacted]" in written) == (where != "value")
+
+
+@pytest.mark.parametrize("spelled", [repr, json.dumps, partial(json.dumps, ensure_ascii=False)])
+def test_a_secret_is_known_however_it_is_spelled(spelled: Callable[[str], str]) -> None:
+    """Writers of JSON escape the quote in it, and its other letters or not."""
+    secret = "blåbær\"'paj"
+    told = Secrets({"token": secret}, {"token"}).without(f"422: {spelled(secret)} is no token")
+    assert "paj" not in told
+    assert told.startswith("422: ")
 
 
 @pytest.mark.parametrize("names", [("account", "token"), ("token", "account")])
