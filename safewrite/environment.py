@@ -34,6 +34,18 @@ class _Variables(BaseSettings):
     keepalive: float | None = None
     backstop: float | None = None
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # No `.env` file or secrets folder that happens to lie in the working directory.
+        return (init_settings,)
+
     @field_validator("*", mode="wrap")
     @classmethod
     def _convert_what_can_be(
@@ -53,21 +65,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
     A text that cannot be converted comes as it is.  A variable that is empty counts as not set, but for
     `SAFEWRITE_OPERATION_TIMEOUT`, which always comes as its text.
     """
-    given = {name.lower(): text for name, text in (os.environ if environ is None else environ).items()}
-
-    class Given(_Variables):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            # Variables only: no `.env` file or secrets folder that happens to lie in the working directory.
-            source = EnvSettingsSource(settings_cls)
-            source.env_vars = given
-            return (source,)
-
-    return {name: value for name, value in Given() if value is not None}
+    source = EnvSettingsSource(_Variables)
+    source.env_vars = {
+        name.lower(): text for name, text in (os.environ if environ is None else environ).items()
+    }
+    return {name: value for name, value in _Variables(**source()) if value is not None}
