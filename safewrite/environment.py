@@ -6,7 +6,6 @@ The one module that imports `pydantic_settings`; `settings.py` imports it when s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from pydantic import ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
@@ -59,14 +58,12 @@ class _Variables(BaseSettings):
             return value  # still text: the check of the setting refuses it, and says what to write
 
 
-def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Return the settings that `environ` (default: the process's) gives, by name, not yet checked.
+def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings that `environ` gives, by name, not yet checked.
 
     A text that cannot be converted comes as it is.  A variable that is empty counts as not set, but for
     `SAFEWRITE_OPERATION_TIMEOUT`, which always comes as its text.
     """
     source = EnvSettingsSource(_Variables)
-    source.env_vars = {
-        name.lower(): text for name, text in (os.environ if environ is None else environ).items()
-    }
+    source.env_vars = {name.lower(): text for name, text in environ.items()}
     return {name: value for name, value in _Variables(**source()) if value is not None}

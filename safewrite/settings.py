@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -179,11 +180,14 @@ def _checked(given: Mapping[str, object]) -> dict[str, Value]:
 
 def _environment(environ: Mapping[str, str] | None) -> tuple[dict[str, Value], dict[str, str]]:
     """Return what the environment gives, and a note for what it gave but cannot be used."""
+    given = os.environ if environ is None else environ
+    if not any(name.upper().startswith("SAFEWRITE_") for name in given):
+        return {}, {}
     from safewrite import environment  # late: it imports pydantic_settings
 
     values: dict[str, Value] = {}
     notes: dict[str, str] = {}
-    for name, value in environment.read_environment(environ).items():
+    for name, value in environment.read_environment(given).items():
         known = _BY_NAME[name]
         if name != "operation_timeout":
             values[name] = known.check(value, known.variable)

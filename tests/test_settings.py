@@ -282,16 +282,19 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
     )
 
 
-def test_nothing_heavy_is_imported_before_settings_are_resolved() -> None:
-    """The module alone does not import pydantic; resolving does."""
+@pytest.mark.parametrize(("given", "needed"), [({}, False), ({"SAFEWRITE_GRACE": "1"}, True)])
+def test_nothing_heavy_is_imported_unless_a_variable_is_to_be_read(
+    given: dict[str, str], needed: bool
+) -> None:
+    """The module alone does not import pydantic, nor does resolving where no variable is ours."""
     code = (
         "import sys, safewrite.settings as s;"
         "heavy = {'pydantic', 'pydantic_settings', 'sqlalchemy', 'httpx'};"
-        "before = heavy & set(sys.modules); s.resolve_settings();"
+        f"before = heavy & set(sys.modules); s.resolve_settings(None, {{'PATH': '/bin', **{given!r}}});"
         "print(sorted(before), 'pydantic_settings' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] True"
+    assert done.stdout.strip() == f"[] {needed}"
 
 
 @pytest.mark.parametrize(

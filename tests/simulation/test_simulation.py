@@ -10,9 +10,9 @@ import pytest
 
 from safewrite import Applied, Attempt, NotApplied
 from safewrite.ledger.store import Store
-from tests.simulation.__main__ import ledger
 from tests.simulation.dependency import World
 from tests.simulation.play import play
+from tests.simulation.seeds import ledger
 from tests.simulation.stage import Stage
 
 
