@@ -246,7 +246,8 @@ def _header(source: object, name: str) -> str | None:
 def _seconds(text: str | None, now_unix: float | None) -> float | None:
     if text is None:
         return None
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text.strip()):
+    text = text.strip()  # float() knows fewer blanks than that
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         seconds = float(text)
     elif now_unix is None:
         return None

@@ -109,6 +109,7 @@ NOON = 784111777.0
         ("0", 0.0),
         ("120", 120.0),
         (" 1.5 ", 1.5),
+        ("7\x1c", 7.0),
         ("Sun, 06 Nov 1994 08:49:47 GMT", 10.0),
         ("Sunday, 06-Nov-94 08:49:47 GMT", 10.0),
         ("Sun Nov  6 08:49:47 1994", 10.0),
@@ -147,7 +148,13 @@ def test_a_date_without_a_now_is_ignored() -> None:
     assert from_status(503, retry_after="7").retry_after == 7.0
 
 
-@given(st.text(max_size=60))
+ODD = st.sampled_from(
+    ["1", "9", ".", "-", " ", "\t", "\n", "\x1c", "\x85", "\xa0", "\u2003", "\u0661", "e", "inf", "nan", "Sun, ", "06 Nov",
+     " 1994", " 08:49:37", ":", "99", " GMT", " +9999", " -2400", "+", "0001", "9999", "0000", ",", "(", ")", '"', "\ud800"]
+)  # fmt: skip
+
+
+@given(st.text(max_size=60) | st.lists(ODD, max_size=12).map("".join) | st.tuples(ODD, ODD, ODD).map("".join))
 def test_no_header_is_too_odd(header: str) -> None:
     """Whatever stands there, the answer is a number that is not negative, or none."""
     seconds = from_status(429, retry_after=header, date_now_unix=NOON).retry_after
