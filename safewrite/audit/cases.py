@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from safewrite.audit.reading import damage
 from safewrite.core.commands import Command, Send
 from safewrite.core.events import Claimed, Event, OutcomeState
 from safewrite.core.fold import Impossible
@@ -22,6 +23,7 @@ from safewrite.core.phrases import OUTCOMES, decided, happened
 from safewrite.core.rules import RULES
 from safewrite.core.state import State
 from safewrite.errors import SchemaOutdated
+from safewrite.ledger.model import Identity
 from safewrite.ledger.rows import Unreadable, command_of, event_of, parse
 from safewrite.ledger.sql import Ledger
 from safewrite.redaction import MARK, redact_text
@@ -88,7 +90,9 @@ class Case(_Strict):
             try:
                 row.told()
             except (Unreadable, SchemaOutdated, ValueError) as error:
-                raise ValueError(f"row {number}: {error}") from None
+                # pydantic fails at a message that is no Unicode: the row's own texts may be none.
+                told = str(error).encode(errors="backslashreplace").decode()
+                raise ValueError(f"row {number}: {told}") from None
         return self
 
     @classmethod
@@ -125,16 +129,23 @@ class Case(_Strict):
 
 
 def export_case(ledger: Ledger, reference: str) -> Case | None:
-    """Return the case of an intent, by its key, id, attempt or trace; None: there is none."""
+    """Return the case of an intent, by its key, id, attempt or trace; None: there is none.
+
+    Raises `LedgerUnavailable` for a ledger that somebody has altered.
+    """
     intent = ledger.find(reference)
     if intent is None:
         return None
-    rows, names = ledger.rows(intent.id), _Names()
-    about = {name: getattr(intent.identity, name) for name in CaseIntent.model_fields if name != "dependency"}
-    kept = json.loads(ledger.arguments(intent.id))
+    rows, text = ledger.rows(intent.id), ledger.arguments(intent.id)
+    with damage():
+        return _case(intent.identity, [parse(row["body"]) for row in rows], json.loads(text))
+
+
+def _case(identity: Identity, bodies: list[Json], kept: Json) -> Case:
+    names = _Names()
+    about = {name: getattr(identity, name) for name in CaseIntent.model_fields if name != "dependency"}
     secret = [name for name in kept["arguments"] if _secret(name)]
     arguments = {name: part for name, part in kept["arguments"].items() if name not in secret}
-    bodies = [parse(row["body"]) for row in rows]
     depend = next((who for body in bodies if (who := body.get("who", {}).get("dependency"))), "")
     return Case.model_validate(
         {

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, select, true
 
 from safewrite.audit import reading
-from safewrite.audit.reading import ABOUT, Columns, Telling
+from safewrite.audit.reading import ABOUT, Columns, Telling, damage
 from safewrite.audit.records import IntentRecord, OpenRecord, RefusedRecord, RowRecord, RunRecord
 from safewrite.core.events import OutcomeState, Promises
 from safewrite.core.intent import canonical
@@ -55,7 +55,9 @@ class Audit:
             .order_by(func.max(intent.c.first_row).desc())
             .limit(limit)
         )
-        return tuple(_run(row) for row in self._ledger.select(numbers))
+        found = self._ledger.select(numbers)
+        with damage():
+            return tuple(map(_run, found))
 
     def run(self, run_id: str, *, namespace: str | None = None) -> tuple[IntentRecord, ...]:
         """Return all intents of a run in the order in which they were first recorded; none: no such run."""
@@ -83,7 +85,8 @@ class Audit:
             ids = [str(row["id"]) for row in self._ledger.select(statement)]
             if ids:
                 found = {record.id: record for record in self._records(intent.c.id.in_(ids))}
-                return tuple(found[one] for one in ids)
+                with damage():
+                    return tuple(found[one] for one in ids)
         return ()
 
     def rows(self, intent_id: str) -> tuple[RowRecord, ...]:
@@ -116,7 +119,9 @@ class Audit:
         """Return the intents of which nobody knows what became of them, the oldest first."""
         which = intent.c.outcome == OutcomeState.UNKNOWN.value
         which = which & _given(intent.c.namespace, namespace) & _given(intent.c.tool, tool)
-        return tuple(telling.open() for telling in self._tellings(which, limit, contents=False))
+        found = self._tellings(which, limit, contents=False)
+        with damage():
+            return tuple(telling.open() for telling in found)
 
     def refused(
         self, *, run: str | None = None, namespace: str | None = None, limit: int | None = None
@@ -144,7 +149,9 @@ class Audit:
             .order_by(audit.c.id.desc())
             .limit(limit)
         )
-        return tuple(reading.refused(row) for row in self._ledger.select(calls))
+        found = self._ledger.select(calls)
+        with damage():
+            return tuple(map(reading.refused, found))
 
     def promises(self, intent_id: str) -> Promises:
         """Return the promises in force at an intent's newest row that tells any; none: nothing is promised."""
@@ -154,7 +161,9 @@ class Audit:
     # Reading -------------------------------------------------------------------------------------------------
 
     def _records(self, which: Condition, limit: int | None = None) -> tuple[IntentRecord, ...]:
-        return tuple(telling.record() for telling in self._tellings(which, limit, contents=True))
+        found = self._tellings(which, limit, contents=True)
+        with damage():
+            return tuple(telling.record() for telling in found)
 
     def _tellings(self, which: Condition, limit: int | None, *, contents: bool) -> list[Telling]:
         """Return the chosen intents with their rows: three statements, however many intents there are."""
@@ -169,7 +178,8 @@ class Audit:
         rows_of = _by_intent(self._ledger.select(rows))
         texts_of = _by_intent(self._ledger.select(texts) if contents else [])
         now = clock().now()
-        return [Telling(one, rows_of[one["id"]], texts_of[one["id"]], now) for one in intents]
+        with damage():
+            return [Telling(one, rows_of[one["id"]], texts_of[one["id"]], now) for one in intents]
 
 
 def _given(column: Any, wanted: str | None) -> Condition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +22,12 @@ from safewrite.core.events import Blocked, Moment, OutcomeState, Refused
 from safewrite.core.phrases import happened, process
 from safewrite.core.state import AttemptState, State
 from safewrite.core.story import Line, Row, tell
-from safewrite.errors import SchemaOutdated
+from safewrite.errors import LedgerUnavailable, SafeWriteError, SchemaOutdated
 from safewrite.ledger.columns import audit_columns
 from safewrite.ledger.model import ARGUMENTS, VALUE
 from safewrite.ledger.rows import Unreadable, command_of, event_of, parse
 from safewrite.ledger.texts import restored, stamp, stamp_text
+from safewrite.ledger.units import SENSELESS
 
 if TYPE_CHECKING:
     from safewrite.ledger.rows import Json as Body
@@ -37,6 +38,19 @@ Columns = Mapping[str, Any]
 
 ABOUT = ("key", "id", "namespace", "run", "turn", "tool", "target", "dependency")
 """The columns of an intent that every record about it begins with."""
+
+
+@contextlib.contextmanager
+def damage() -> Iterator[None]:
+    """Tell what no ledger of ours leads to as one that somebody has altered: `LedgerUnavailable`."""
+    try:
+        yield
+    except SafeWriteError:
+        raise
+    except SENSELESS as error:
+        raise LedgerUnavailable(
+            "The ledger holds what no safewrite wrote.", reason="ledger_corrupt"
+        ) from error
 
 
 def instant(value: str | datetime) -> datetime:

@@ -67,7 +67,10 @@ def recover(
     one intent. SIGTERM or Ctrl-C ends it after the intent it is at, a second one at once. Exits with 0 if nothing
     stays unknown, else with 1; with `--every` with 0 once it is told to stop.
     """
+    from safewrite.durations import seconds
+
     given = session(context, as_json=as_json, no_color=no_color)
+    every = seconds(every, name="--every", allow_none=True)
     if given.url is not None:
         raise Stop(f"`{place}` names its own ledger: leave `--url` out.", Exit.USAGE)
     with contextlib.redirect_stdout(sys.stderr):
@@ -146,6 +149,9 @@ def _called(place: str, factory: Callable[[], Any]) -> Any:
         raise Stop(f"`{place}()` failed: {type(error).__name__}: {error}.", Exit.USAGE) from error
 
 
+_YEAR = 365 * 86400.0
+"""Longer than that the system waits for nothing."""
+
 # Recovering --------------------------------------------------------------------------------------------------
 
 
@@ -183,7 +189,7 @@ class Stopping:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until somebody asks; return whether somebody has."""
-        select.select([self._ear], [], [], seconds)
+        select.select([self._ear], [], [], min(seconds, _YEAR))
         return self._asked
 
 

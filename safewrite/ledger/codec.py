@@ -252,8 +252,10 @@ def decode_arguments(text: str, annotations: Mapping[str, object]) -> tuple[dict
     """
     try:
         record = json.loads(text)
-        entries, missing = record["arguments"].items(), tuple(record["missing"])
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        entries, missing = record["arguments"].items(), record["missing"]
+        if not isinstance(missing, list) or not all(isinstance(name, str) for name in missing):
+            raise TypeError("`missing` is no list of names")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise Undecodable("the stored arguments are in a form that is not known") from error
     arguments: dict[str, Any] = {}
     for name, entry in entries:
@@ -261,7 +263,7 @@ def decode_arguments(text: str, annotations: Mapping[str, object]) -> tuple[dict
             arguments[name] = _codec(annotations, name).decode(_to_json(entry))
         except Undecodable as error:
             raise Undecodable(f"the argument `{name}`: {error}") from error
-    return arguments, missing
+    return arguments, tuple(missing)
 
 
 def _codec(annotations: Mapping[str, object], name: str) -> Codec:

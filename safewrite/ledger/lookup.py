@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from safewrite.core.commands import Command
@@ -15,7 +16,7 @@ from safewrite.ledger.codec import encode_arguments
 from safewrite.ledger.model import ARGUMENTS, Identity, Intent
 from safewrite.ledger.rows import Unreadable, decode_event
 from safewrite.ledger.texts import restored, storable, unix
-from safewrite.ledger.units import Trouble, Unit
+from safewrite.ledger.units import SENSELESS, Trouble, Unit
 
 
 class IntentRow(NamedTuple):
@@ -59,6 +60,16 @@ class IntentRow(NamedTuple):
 _WIDTH = len(IntentRow._fields)
 
 
+@contextmanager
+def _sound() -> Iterator[None]:
+    """Tell what no safewrite wrote as a ledger that is damaged: somebody altered a row."""
+    try:
+        yield
+    except SENSELESS as error:
+        raise Trouble("ledger_corrupt") from error
+
+
+@_sound()
 def known(unit: Unit, identity: Identity, call: str) -> tuple[Intent | None, Moment | None]:
     """Return an intent as one call asks for it, and when that was read.
 
@@ -101,6 +112,7 @@ def moved_on(unit: Unit, intent: Intent) -> tuple[bool, Moment | None]:
     return (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
 
 
+@_sound()
 def content(unit: Unit, intent_id: str, sequence: int, name: str) -> str | None:
     """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
     found = unit.row(unit.sql.content, {"intent": intent_id, "sequence": sequence, "name": storable(name)})
@@ -117,6 +129,7 @@ def arguments(unit: Unit, intent_id: str) -> str:
     return encode_arguments(dict.fromkeys(names), {}, redact=names)
 
 
+@_sound()
 def of_row(unit: Unit, row: IntentRow) -> Intent:
     """Return the intent of a row, folded from its audit rows."""
     return _intent(row, _identity(row), folded(unit, row), None, whole=True)
@@ -136,6 +149,7 @@ def open_ones(
     return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
 
 
+@_sound()
 def _of(unit: Unit, found: Sequence[Any]) -> Intent:
     row = IntentRow._make(found[:_WIDTH])
     return _intent(row, _identity(row), folded(unit, row), _text(found[_WIDTH]), whole=True)

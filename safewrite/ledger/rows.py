@@ -144,7 +144,7 @@ def parse(text: str) -> Json:
     """Return the JSON object in `text`; raises `Unreadable`."""
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is not JSON: {error}") from None
     return _object(body, "a row")
 

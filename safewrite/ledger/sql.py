@@ -425,11 +425,12 @@ def _other(ticket: Ticket, row: IntentRow) -> Other:
 def _parsed(url: str) -> URL:
     supported(url)
     try:
+        str(url).encode()  # no driver takes what is no Unicode
         parsed: URL = make_url(url)
     except (ArgumentError, ValueError, TypeError):
         # Without its text: it may hold a password.
         raise ConfigurationError(
-            "The database URL cannot be read: look at its host, its port, and the characters of its password."
+            "The database URL cannot be read: look at its host, its port, and the characters of its password and path."
         ) from None
     return parsed
 

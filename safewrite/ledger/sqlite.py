@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from safewrite.errors import ConfigurationError
@@ -61,6 +62,7 @@ class SQLite:
             raise ConfigurationError(
                 f"`{_shown(url)}` names a driver that cannot be used. Write `sqlite:///path/to/agent.db`."
             )
+        _check_options(url)
         name = url.database or ""
         self.memory = name in ("", ":memory:") or "mode=memory" in str(url)
         self.path = None if self.memory or name.startswith("file:") else Path(name).absolute()
@@ -203,6 +205,21 @@ class SQLite:
 
 
 _DIALECT = SQLiteDialect_pysqlite(paramstyle="qmark")
+
+
+def _check_options(url: URL) -> None:
+    """Raise `ConfigurationError` for options in a URL that would be ignored, or that the driver chokes on."""
+    ignored = {} if "uri" in url.query else url.query
+    try:
+        _DIALECT.create_connect_args(url.set(query={}) if ignored else url)
+        why = f"its options {', '.join(ignored)} mean nothing to SQLite" if ignored else ""
+    except (ArgumentError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split()[:12])
+    if why:
+        raise ConfigurationError(
+            f"`{_shown(url)}` cannot be used: {why}. Write `sqlite:///path/to/agent.db`, or "
+            "`sqlite:///file:path/to/agent.db?mode=ro&uri=true`. Times to wait are settings."
+        )
 
 
 def _mode(path: Path) -> int:

@@ -27,11 +27,13 @@ def storable(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """Return what `storable` was given."""
+    """Return what `storable` was given; a text that it cannot have written as it is."""
     if not text.startswith(_MARK):
         return text
-    original = json.loads(text[len("json:") :])
-    return str(original)
+    try:
+        return str(json.loads(text[len("json:") :]))
+    except ValueError:
+        return text
 
 
 def _is_unicode(text: str) -> bool:

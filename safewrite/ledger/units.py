@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from safewrite.core.events import Moment
 from safewrite.ledger.statements import Statement, Statements
 
 Columns = Mapping[str, Any]
 """A row to be written, by the names of its columns."""
+
+SENSELESS: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a row can end with in which somebody else has written."""
 
 
 class Trouble(Exception):

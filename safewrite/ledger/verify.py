@@ -27,7 +27,8 @@ def verify(unit: Unit, row: IntentRow) -> tuple[Flaw, ...]:
     rows = audit_rows(unit, row.id)
     flaws = verify_chain(rows, intent_id=row.id, head=row.head, revision=row.revision, stamp=unit.stamp)
     if not flaws:
-        flaws = (*_places(row, rows), *_contents(unit, row.id, rows), *_projection(unit, row, rows))
+        kept = unit.rows(unit.sql.contents, {"intent": row.id})
+        flaws = (*_places(row, rows), *_contents(kept, rows), *_projection(unit, row, rows))
     return flaws
 
 
@@ -46,9 +47,13 @@ def _places(row: IntentRow, rows: Sequence[Mapping[str, Any]]) -> Iterable[Flaw]
         yield Flaw(0, "projection", "`answered_row` is no row of this intent")
 
 
-def _contents(unit: Unit, intent_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[Flaw]:
+def _contents(found: Iterable[Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Iterable[Flaw]:
     kept: dict[int, dict[str, tuple[str, str]]] = {}
-    for sequence, name, salt, text in unit.rows(unit.sql.contents, {"intent": intent_id}):
+    for sequence, *texts in found:
+        if not all(isinstance(text, str) for text in texts):  # SQLite takes anything in any column
+            yield Flaw(sequence, "content", "a content is no text")
+            continue
+        name, salt, text = texts
         kept.setdefault(sequence, {})[restored(name)] = (salt, restored(text))
     promised = {row["sequence"]: json.loads(row["contents"] or "{}") for row in rows}
     for sequence, contents in kept.items():

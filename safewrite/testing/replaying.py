@@ -13,7 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from math import inf
+from math import inf, isfinite
 from typing import Any, cast
 
 from safewrite.audit.cases import Case, CaseUnusable, Difference, Replay, through_machine
@@ -39,6 +39,7 @@ from safewrite.core.replacing import replace
 from safewrite.core.state import State
 from safewrite.core.story import Line, Row, tell
 from safewrite.deadline import Deadline
+from safewrite.errors import ConfigurationError
 from safewrite.guard import SafeWrite
 from safewrite.ledger.append import Appended
 from safewrite.ledger.codec import Codec, Undecodable, decode_arguments
@@ -69,7 +70,10 @@ def replay(case: Case, tool: Any = None) -> Replay:
     if known.name != case.intent.tool:
         raise CaseUnusable(f"the case is of the tool `{case.intent.tool}`, not of `{known.name}`.")
     play = Play(case, known)
-    return contextvars.Context().run(play.perform)
+    try:
+        return contextvars.Context().run(play.perform)
+    except ConfigurationError as error:
+        raise CaseUnusable(f"the case cannot be played through a tool: {error}") from None
 
 
 class Play:
@@ -309,6 +313,7 @@ def _calls(rows: list[Told]) -> list[list[int]]:
         if call is None or _aside(event):
             continue
         odd = (
+            (not all(map(isfinite, event.at[:2])), "it stands at no finite instant"),
             (event.over, "its caller was cancelled or interrupted"),
             (call.others and not call.beside_unknown, "it rests on another intent with the same wish"),
             (getattr(event.fact, "reason", "") == "no_thread_in_time", "no thread was free"),
@@ -381,8 +386,9 @@ class _Recorded:
             play.clock.advance(max(0.0, play.offset(event) - play.clock.elapsed))
 
     def _next(self) -> None:
-        """The process dies where its rows end; after the play nothing is recorded."""
+        """The process dies where its rows end, or where more are recorded than then; after the play nothing is."""
         play = self._play
-        if play.over.is_set() or play.stopped or (play.crashes and play.row > play.call[-1]):
+        over = play.over.is_set() or play.stopped or play.row > len(play.rows)
+        if over or (play.crashes and play.row > play.call[-1]):
             raise Crashed
         play.inject()

@@ -104,8 +104,12 @@ class Filled:
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """Make a ledger for all tests."""
+    return fill(tmp_path_factory.mktemp("ledger") / "agent.db")
+
+
+def fill(path: Path) -> Filled:
     """Make a ledger: one write applied, one lost, one rejected, one held back by the lost one, one elsewhere."""
-    path = tmp_path_factory.mktemp("ledger") / "agent.db"
     keys: dict[str, str] = {}
     ids: dict[str, str] = {}
     traces: dict[str, str] = {}

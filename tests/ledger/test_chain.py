@@ -225,7 +225,7 @@ def test_a_commitment_hides_and_binds() -> None:
     promised = {"value": commitment(salt, "yes")}
     assert verify_contents(promised, {"value": (salt, "yes")}, 2) == ()
     assert verify_contents(promised, {}, 2) == ()
-    for forged in ((salt, "no"), (other, "yes"), ("zz", "yes")):
+    for forged in ((salt, "no"), (other, "yes"), ("zz", "yes"), (f" {salt}", "yes"), (7, "yes")):
         assert kinds(verify_contents(promised, {"value": forged}, 2)) == {"content"}
     assert kinds(verify_contents({}, {"more": (salt, "x")}, 2)) == {"content"}
 
