@@ -92,11 +92,11 @@ def _inside(o: Ours) -> Iterator[Edge]:
     client = HTTPX if o.client is None else o.client
     if client < o.slice:
         whose = (
-            "httpx's own limit, where a client is given none" if o.client is None else "the client's limit"
+            "httpx's own limit, where a client is given none," if o.client is None else "the client's limit"
         )
         yield Edge(
             "client_shorter", o.client is not None,
-            f"{whose}, is {client:g} s, and an attempt has up to {o.slice:g} s: it would be unknown long before that. "
+            f"{whose} is {client:g} s, and an attempt has up to {o.slice:g} s: it would be unknown long before that. "
             "Pass `timeout=attempt.timeout`.",
         )  # fmt: skip
     if o.host is None:

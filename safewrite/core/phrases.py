@@ -338,4 +338,4 @@ def _answer(answer: Answer) -> str:
 
 def seconds(length: float) -> str:
     """Return a length of time as people read it: three digits, in seconds."""
-    return f"{length:.3g} s" if length < 1000 else f"{length:.0f} s"
+    return f"{length:.3g} s" if length < 999.5 else f"{length:.0f} s"

@@ -159,20 +159,20 @@ def simulate(task: Task, cap: float, tasks: int, number: Callable[[], float]) ->
     longest = 0.0
     for _ in range(tasks):
         calls = _count(task.counts, number())
-        left, bad = task.tools, 0
+        left, whole = task.tools, True
         for done in range(calls):
             if left < task.minimum or left <= 0.0:
                 refused += calls - done
-                bad += calls - done
+                whole = False
                 break
             granted, took = min(cap, left), task.latency.draw(number())
             if took > granted:
-                bad += 1
+                whole = False
                 by_cap += cap <= left
                 by_remainder += cap > left
             left -= min(took, granted)
         wanted += calls
-        hit += bad > 0
+        hit += not whole
         longest = max(longest, task.tools - left)
     every = max(1, wanted)  # a distribution may hold tasks without any call
     return Simulated(tasks, by_cap / every, by_remainder / every, refused / every, hit / tasks, longest)

@@ -101,7 +101,7 @@ class Breaker:
         calls, failed = sum(one[1] for one in kept), sum(one[2] for one in kept)
         if calls < CALLS or failed < FAILED * calls:
             return replace(self, recent=tuple(kept))
-        return Breaker(self.era + 1, open_until=now + self.spared, spared=self.spared)
+        return Breaker(self.era + 1, open_until=now + SPARED_FIRST)
 
     def _probed(self, now: float, healthy: bool | None) -> Breaker:
         if healthy:

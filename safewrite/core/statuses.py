@@ -237,7 +237,7 @@ def _header(source: object, name: str) -> str | None:
     if not callable(get):
         return None
     try:
-        value = get(name, None) or get(name.lower(), None)
+        value = get(name) or get(name.lower())
     except Exception:  # a foreign mapping may do anything
         return None
     return value if isinstance(value, str) else None

@@ -60,14 +60,14 @@ def _broken_body(exc: BaseException, now_unix: float | None) -> Finding | None:
     """Classify a response whose body broke by the status that had arrived, where an adapter kept it."""
     kept = peek(peek(exc, "request"), "extensions")
     answer = kept.get(ANSWER) if isinstance(kept, dict) else None
-    return None if answer is None else beside_error(from_reply(answer, now_unix))
+    return beside_error(from_reply(answer, now_unix))
 
 
 def _refused_or_broken(exc: BaseException, now_unix: float | None) -> Finding | None:
-    return _stream_refused(exc, now_unix) or _broken_body(exc, now_unix)
+    return _stream_refused(exc) or _broken_body(exc, now_unix)
 
 
-def _stream_refused(exc: BaseException, _: float | None) -> Finding | None:
+def _stream_refused(exc: BaseException) -> Finding | None:
     """Look for the two guarantees of HTTP/2: REFUSED_STREAM, and a GOAWAY whose last stream is below ours."""
     for one in causes(exc):
         for event in one.args:

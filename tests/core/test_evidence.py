@@ -63,6 +63,13 @@ def test_the_status_before_a_broken_body_is_read_where_an_adapter_kept_it(kind: 
     assert from_exception(bare) == from_exception(kind("x"))
 
 
+@pytest.mark.parametrize("kind", [httpx.ReadTimeout, httpx.RemoteProtocolError])
+def test_a_date_to_come_back_at_is_read_before_a_broken_body_too(kind: type[Exception]) -> None:
+    """It counts from the moment given."""
+    exc = answered(kind("x"), 503, **{"Retry-After": "Sun, 06 Nov 1994 08:49:47 GMT"})
+    assert from_exception(exc, now_unix=784111777.0).retry_after == 10.0
+
+
 def test_a_returned_refusal_proves_nothing_for_a_body_of_several_requests() -> None:
     """The same as for one that is raised; an acceptance stands."""
     gone = httpx.Response(404, content=b"")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -83,7 +84,15 @@ class Broken(grpc.RpcError):
 
 
 @pytest.mark.parametrize(
-    "exc", [grpc.RpcError(), Failed(None), Failed(14), Failed(grpc.StatusCode.OK), Broken()]
+    "exc",
+    [
+        grpc.RpcError(),
+        Failed(None),
+        Failed(14),
+        Failed(SimpleNamespace(name=["INTERNAL"])),
+        Failed(grpc.StatusCode.OK),
+        Broken(),
+    ],
 )
 def test_a_grpc_error_without_a_code_is_unknown(exc: Exception) -> None:
     """Some are raised before there is one."""
@@ -209,6 +218,7 @@ def test_errors_that_sdks_make_up_after_the_tool_began_are_unknown(code: int, te
 def test_a_method_that_somebody_else_does_not_have_is_unknown() -> None:
     """A tool passes on that its client, or a server behind it, lacks a method."""
     assert Finding(NOT_APPLIED, "mcp_method_not_found") == mcp(-32601, "Method not found", "tools/call")
+    assert Finding(NOT_APPLIED, "mcp_method_not_found") == mcp(-32601, "Method not found", "")
     assert Finding(UNKNOWN, "mcp_after_dispatch") == mcp(-32601, "Method not found", "roots/list")
 
 
@@ -223,10 +233,14 @@ class McpError(Exception):
 
 
 def test_the_error_of_the_first_sdk_is_read_alike() -> None:
-    """Its data stand on `.error`; an error without a code is unknown."""
+    """Its data stand on `.error`, or on itself; an error without a code, or with an odd one, is unknown."""
     old = McpError(mcp_types.ErrorData(code=-32600, message="bad"))
     assert Finding(NOT_APPLIED, "mcp_invalid_request") == from_exception(old)
     assert Finding(UNKNOWN, "mcp_unlisted") == from_exception(McpError(None))
+    assert Finding(UNKNOWN, "mcp_unlisted") == from_exception(McpError(SimpleNamespace(code=[-32600])))
+    bare = McpError(None)
+    bare.code = -32600  # type: ignore[attr-defined]
+    assert Finding(NOT_APPLIED, "mcp_invalid_request") == from_exception(bare)
 
 
 class Answer(BaseModel):
@@ -373,6 +387,10 @@ def test_aws_by_class() -> None:
         ({"HTTPStatusCode": 503, "RetryAttempts": 1}, Finding(UNKNOWN, "http_503", status=503)),
         ({}, Finding(UNKNOWN, "http_error")),
         (None, Finding(UNKNOWN, "http_error")),
+        (
+            {"HTTPStatusCode": 503, "HTTPHeaders": {"retry-after": "Sun, 06 Nov 1994 08:49:47 GMT"}},
+            Finding(UNKNOWN, "http_503", status=503, retry_after=10.0),
+        ),
     ],
 )
 def test_aws_client_errors_by_their_metadata(about: Any, finding: Finding) -> None:
@@ -380,6 +398,6 @@ def test_aws_client_errors_by_their_metadata(about: Any, finding: Finding) -> No
     errors = pytest.importorskip("botocore.exceptions")
     response = {"Error": {"Code": "X"}} | ({} if about is None else {"ResponseMetadata": about})
     exc = errors.ClientError(response, "SendMessage")
-    assert finding == from_exception(exc)
+    assert finding == from_exception(exc, now_unix=784111777.0)
     exc.response = None
     assert Finding(UNKNOWN, "http_error") == from_exception(exc)

@@ -93,6 +93,10 @@ def test_the_words_name_the_limit_that_fired_and_both_values() -> None:
     absolute = dispatched(0.0, idle=300.0, cap=600.0).moved(580.0).words(600.0)
     assert absolute.startswith("The limit of 600 s has passed; the idle limit is 300 s")
     assert "20.000 s" in absolute
+    short = dispatched(0.0, idle=0.5, cap=0.75).words(0.5)
+    assert short == (
+        "The idle limit of 0.5 s has passed: nothing was heard of it for 0.500 s; 0.250 s of 0.75 s were left."
+    )
     assert dispatched(0.0, idle=None, cap=60.0).words(60.0) == (
         "The limit of 60 s has passed; there is no idle limit."
     )
@@ -108,3 +112,4 @@ def test_keepalives_must_come_before_the_idle_limit(interval: float, idle: float
     if slow:
         assert f"`idle` = {idle:g} s (set by the host)" in said
         assert f"`keepalive` = {interval:g} s (set by environment)" in said
+        assert said.endswith("cut off. Make the interval a third of the idle limit, or less.")

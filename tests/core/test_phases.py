@@ -5,20 +5,22 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
+from safewrite.core.events import Finding, OutcomeState
+from safewrite.core.evidence import from_exception
 from safewrite.core.phases import committing, own_stream, resent, running_call
 
 
-def out_of(module: str, function: str, **variables: Any) -> BaseException:
+def out_of(module: str, function: str, error: Exception | None = None, **variables: Any) -> BaseException:
     """Return an exception that was raised in this function of a module of that name, with these local variables."""
-    namespace: dict[str, Any] = {"__name__": module}
-    exec(f"def {function}({', '.join(variables)}):\n    raise OSError", namespace)
-    try:
+    error = error or OSError()
+    namespace: dict[str, Any] = {"__name__": module, "error": error}
+    exec(f"def {function}({', '.join(variables)}):\n    raise error", namespace)
+    with pytest.raises(type(error)):
         namespace[function](**variables)
-    except OSError as exc:
-        return exc
-    raise AssertionError
+    return error
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,15 @@ def test_a_commit_is_known_by_the_frames_of_drivers(
 ) -> None:
     """By the function that commits, or by the text of a statement that does."""
     assert committing(out_of(module, function, **variables)) is commits
+
+
+@pytest.mark.parametrize("kind", [psycopg.errors.QueryCanceled, psycopg.errors.AdminShutdown])
+def test_a_commit_that_is_stopped_proves_nothing(kind: type[Exception]) -> None:
+    """Anywhere else the same state is a definite no."""
+    stopped = out_of("psycopg.connection", "commit", kind("stopped"))
+    assert from_exception(stopped) == Finding(OutcomeState.UNKNOWN, "sql_stopped_at_commit")
+    undone = from_exception(out_of("psycopg.connection", "rollback", kind("stopped")))
+    assert undone.outcome is OutcomeState.NOT_APPLIED
 
 
 SPENT, FRESH = SimpleNamespace(_retry_connection=True), SimpleNamespace(_retry_connection=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import asdict
 from itertools import cycle, pairwise
 
 import pytest
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from safewrite.core.latency import Curve, Measured, Share
-from safewrite.core.plan import Task, row, simulate
+from safewrite.core.plan import Plan, Task, row, simulate
 
 KNOWN = Curve((0.5, 0.06, 0.015, 0.007), (0.4, 3.0, 9.0, 12.0))
 SIX = ((6, 1.0),)
+DRAWN = (0.0, 0.24, 0.25, 0.49, 0.5, 0.99)
 
 
 @st.composite
@@ -166,6 +168,37 @@ def test_an_even_split_always_fits() -> None:
     """A seventh of a total, seven times, is that total: the division may not lose it."""
     split = row(Task(KNOWN, ((7, 1.0),), 0.7, 0.01), "even_split", 0.7 / 7)
     assert (split.worst, split.fits) == (0.7, True)
+    assert row(Task(KNOWN, ((35, 1.0),), 0.7, 0.01), "even_split", 0.7 / 35).worst == 0.7 != 35 * (0.7 / 35)
+
+
+def test_a_row_names_its_strategy_and_whether_it_is_a_bound() -> None:
+    """And carries what was simulated for it."""
+    task = Task(KNOWN, SIX, 18.0, 1.0)
+    done = simulate(task, 15.0, 1, lambda: 0.9)
+    beyond = row(task, "deadline", 15.0, done)
+    assert (beyond.strategy, beyond.at_most, beyond.simulated) == ("deadline", True, done)
+    assert row(task, "p99", 9.0).at_most is False
+
+
+def test_a_plan_is_plain_data() -> None:
+    """Its rows and notes as lists, and the deadline that follows from it."""
+    one = row(Task(KNOWN, SIX, 18.0, 1.0), "deadline", 9.0)
+    plan = Plan(60.0, 2.0, 30.0, 10.0, 18.0, 6, 1.0, 0.4, 2.4, (one,), ("a note",), 7)
+    assert plan.to_dict() == {
+        "total": 60.0,
+        "gateway": 2.0,
+        "model": 30.0,
+        "slack": 10.0,
+        "tools": 18.0,
+        "calls": 6,
+        "minimum": 1.0,
+        "median": 0.4,
+        "typical": 2.4,
+        "rows": [asdict(one)],
+        "notes": ["a note"],
+        "seed": 7,
+        "run_deadline": 48.0,
+    }
 
 
 def test_one_call_has_no_rest() -> None:
@@ -211,6 +244,16 @@ def test_less_than_the_minimum_is_refused_not_cut() -> None:
     assert (cut.refused, cut.cut_by_remainder) == (0.0, 0.25)
 
 
+def test_a_call_that_takes_exactly_what_it_was_granted_is_not_cut() -> None:
+    """Nor is one refused for which exactly the minimum is left; one call of one task is all the calls there are."""
+    at_cap = simulate(Task(Measured((9.0,)), ((2, 1.0),), 18.0, 1.0), 9.0, 1, lambda: 0.0)
+    assert (at_cap.cut_by_cap, at_cap.tasks_hit) == (0.0, 0.0)
+    minimum = simulate(Task(Measured((9.0,)), ((2, 1.0),), 18.0, 9.0), 9.0, 1, lambda: 0.0)
+    assert (minimum.refused, minimum.tasks_hit) == (0.0, 0.0)
+    one = simulate(Task(Measured((60.0,)), ((1, 1.0),), 18.0, 1.0), 9.0, 1, lambda: 0.0)
+    assert (one.cut_by_cap, one.tasks_hit) == (1.0, 1.0)
+
+
 def test_quick_calls_are_left_alone() -> None:
     """Nothing is cut where nothing is slow, and the longest task is what its calls took."""
     done = simulate(Task(Measured((0.5,)), SIX, 18.0, 1.0), 9.0, 5, lambda: 0.0)
@@ -227,7 +270,11 @@ def test_the_number_of_calls_is_drawn_as_well() -> None:
 
 
 def test_shares_that_do_not_quite_sum_to_one_still_give_a_number_of_calls() -> None:
-    """Floats lose a little: the largest random number is the last count, not an error."""
+    """Floats lose a little: the largest random number is the last count, not an error; each share is half open."""
+    three = ((1, 0.25), (2, 0.25), (4, 0.25))
+    task = Task(Measured((1.0,)), three, 18.0, 1.0)
+    spent = [simulate(task, 9.0, 1, cycle([n, 0.0, 0.0, 0.0, 0.0]).__next__).longest for n in DRAWN]
+    assert spent == [1.0, 1.0, 2.0, 2.0, 4.0, 4.0]
     task = Task(Measured((0.5,)), ((1, 0.3), (2, 0.3)), 18.0, 1.0)
     assert pytest.approx(1.0) == simulate(task, 9.0, 1, lambda: 0.99).longest
 

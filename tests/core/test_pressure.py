@@ -51,6 +51,7 @@ def test_savings_are_bounded_and_time_earns_the_floor_only() -> None:
     assert saved.tokens == pressure.MOST
     assert Budget(0.0, 0.0).taken(9.0) is None
     assert Budget(0.0, 0.0).taken(10.0) == Budget(0.0, 10.0)
+    assert Budget(1.0 - 1e-9).taken(0.0) is not None, "tenths do not quite add up"
     assert Budget(0.0, 0.0).requested(3600.0).tokens == pytest.approx(pressure.FLOOR + 0.1)
     assert Budget(8.0, 0.0).requested(3600.0).tokens == pytest.approx(8.1)
 
@@ -99,6 +100,14 @@ def test_what_is_long_past_or_says_nothing_does_not_count() -> None:
     assert len(breaker.recent) <= pressure.WINDOW
 
 
+@pytest.mark.parametrize(("later", "opens"), [(10.9, True), (11.0, False)])
+def test_a_second_counts_until_all_of_it_is_out_of_the_window(later: float, opens: bool) -> None:
+    """Nine failures in one second are one entry; a tenth opens it while that second is partly in the window."""
+    breaker = failing(pressure.CALLS - 1)
+    assert breaker.recent == ((100, 9, 9),)
+    assert (breaker.ended(0, 100.0 + later, False).open_until is not None) is opens
+
+
 def test_one_probe_at_a_time_and_it_expires() -> None:
     """Half open, one call is let through; another only once nobody has heard of the first for its term."""
     probing = failing().admit(105.0)
@@ -126,6 +135,15 @@ def test_the_probe_decides() -> None:
         assert probing is not None
         opened = probing.ended(probing.era, at, False)
     assert opened.spared == pressure.SPARED_MOST
+
+
+def test_every_change_begins_the_next_era() -> None:
+    """No era comes twice, so that what began in another one has no word."""
+    opened = failing()
+    probing = opened.admit(105.0)
+    assert probing is not None
+    ends = [probing.ended(probing.era, 106.0, healthy) for healthy in (True, False, None)]
+    assert [opened.era, probing.era, *(after.era for after in ends)] == [1, 2, 3, 3, 3]
 
 
 def test_ends_of_calls_that_began_before_the_change_do_not_count() -> None:
@@ -202,6 +220,8 @@ def test_a_place_is_free_at_the_latest_when_its_call_is_known_to_be_over() -> No
 def test_a_hedge_waits_for_the_95th_percentile_of_enough_samples() -> None:
     """Nineteen are not enough; of a hundred the fifth slowest counts, and what is left must hold it twice."""
     assert pressure.hedge_delay([1.0] * 19, inf) is None
+    assert pressure.hedge_delay([1.0] * 20, inf) == 1.0
+    assert pressure.hedge_delay([0.0] * 20, inf) == 0.0
     times = [n / 100 for n in range(1, 101)]
     assert pressure.hedge_delay(times, inf) == 0.95
     assert pressure.hedge_delay(times, 1.9) == 0.95
@@ -228,7 +248,9 @@ ROOM = {"left": 10.0, "floor": 1.0, "backoff": 0.5, "quiet_in": inf, "last": Fal
         (SILENCE, {}, Next("read_timeout")),
         (SILENCE, {"quiet_in": 3.0}, Next("read_timeout", 3.0)),
         (SILENCE, {"quiet_in": 0.0}, Next("read_timeout", 0.5)),
+        (SILENCE, {"quiet_in": 9.0}, Next("read_timeout", 9.0)),
         (SILENCE, {"quiet_in": 9.5}, Next("read_timeout")),
+        (SILENCE, {"quiet_in": 10.0, "floor": 0.0}, Next("read_timeout")),
         (SILENCE, {"quiet_in": 0.0, "last": True}, Next("read_timeout")),
         (Finding(UNKNOWN, "http_500", status=500), {"quiet_in": 0.0}, Next("http_500")),
         (Finding(NOT, "http_404", status=404), {"quiet_in": 0.0}, Next("http_404")),

@@ -117,6 +117,7 @@ def test_the_idle_limit_goes_by_the_transport(transport: str, milliseconds: int 
         ("10000", 999, H, 10_000),
         ("200", None, H, 1_000),  # never below a second
         ("600000", None, 60_000, 60_000),  # never beyond the tool's own limit
+        ("1", None, H, 1_000),
         ("0", None, H, None),
         ("-1", None, H, None),
         ("soon", None, H, 300_000),
@@ -127,6 +128,11 @@ def test_an_idle_setting_is_held_between_its_limits(
 ) -> None:
     """min(max(idle, per-server, 1 s), tool timeout); 0 or less turns it off."""
     assert idle_deadline("http", text, own, tool) == milliseconds
+
+
+def test_a_servers_own_limit_is_that_of_its_calls() -> None:
+    """Of how long one may take, of each request of it, and of when a silent one ends."""
+    assert limits(own=90_000) == Limits("s", "http", 90_000, 90_000, 90_000, 25_000 + 90_000)
 
 
 def test_a_tool_timeout_of_10_s_makes_the_idle_limit_10_s() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from safewrite.core.events import Finding, OutcomeState
 from safewrite.core.statuses import from_reply, from_status, hops
 
+NOON = 784111777.0
+"""Sun, 06 Nov 1994 08:49:37 GMT."""
 NOT_APPLIED = OutcomeState.NOT_APPLIED
 
 
@@ -35,6 +38,20 @@ def test_a_reply_is_read_in_any_clients_clothes(reply: SimpleNamespace) -> None:
     )
     refused = from_reply(some(status=500, headers={"X-Not-Applied": "1"}), None)
     assert refused == Finding(NOT_APPLIED, "http_not_applied", again=True, status=500)
+
+
+@pytest.mark.parametrize("date", ["Sun, 06 Nov 1994 08:49:47 GMT", "Sun Nov  6 08:49:47 1994"])
+def test_a_date_does_not_depend_on_the_zone_of_the_machine(
+    date: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP dates are always GMT, also the old form, which does not say so."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    try:
+        time.tzset()
+        assert from_status(503, retry_after=date, date_now_unix=NOON).retry_after == 10.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("odd", [some(), some(status="429"), some(code=b"200"), object(), None])

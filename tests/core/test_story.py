@@ -163,6 +163,18 @@ PLACE = {
         [CLAIM, Ended(1, LOST), Gone("someone")],
         "The process that held the lease is known to be gone (someone): it runs no body any more.",
     ),
+    "gone, two bodies": (
+        [CLAIM, SECOND, Gone(OWNER)],
+        "The process that ran attempt 1, 2 is known to be gone (process 4711 on web-1): it runs no body any more.",
+    ),
+    "gone, after its body": (
+        [CLAIM, Ended(1, LOST), Gone(OWNER)],
+        "The process that held the lease is known to be gone (process 4711 on web-1): it runs no body any more.",
+    ),
+    "gone, beside another's body": (
+        [CLAIM, Gone("someone")],
+        "The process that held the lease is known to be gone (someone): it runs no body any more.",
+    ),
     "fenced": ([CLAIM, Fenced(1, "epoch 2")], "The dependency refuses attempts up to number 1 from now on (epoch 2)."),
     "read: found": (
         [CLAIM, Ended(1, LOST), read(Verdict.APPLIED, 1.5, "found", object_id="re_1")],
@@ -315,6 +327,16 @@ def test_no_command_and_no_answer_is_left_untold() -> None:
     """Each command and each kind of answer that there is has a case above."""
     assert {type(command) for command, _ in COMMANDS} == set(commands.Command.__args__)  # type: ignore[attr-defined]
     assert set(ANSWERS) == set(AnswerKind)
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [(0.0, "0 s"), (0.12345, "0.123 s"), (99.96, "100 s"), (999.4, "999 s"), (999.5, "1000 s"), (999.7, "1000 s"),
+     (1000.0, "1000 s"), (1234.5, "1234 s")],
+)  # fmt: skip
+def test_a_length_of_time_has_three_digits_and_no_exponent(length: float, text: str) -> None:
+    """Beyond that, whole seconds."""
+    assert phrases.seconds(length) == text
 
 
 def test_an_unknown_that_is_settled_is_told_so() -> None:
