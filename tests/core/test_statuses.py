@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from safewrite.core.events import Finding, OutcomeState
-from safewrite.core.statuses import from_reply, from_status, hops
+from safewrite.core.statuses import STATUSES, from_reply, from_status, hops
 
 NOON = 784111777.0
 """Sun, 06 Nov 1994 08:49:37 GMT."""
@@ -83,3 +83,12 @@ def test_a_pause_that_is_asked_for_after_a_303_is_kept() -> None:
     """The acceptance is that of the first hop, the pause that of the last."""
     found = from_status(503, retry_after="7", history=(303,))
     assert found == Finding(OutcomeState.APPLIED, "http_303", status=503, retry_after=7.0)
+
+
+def test_the_sentence_of_a_status_names_it() -> None:
+    """By its number, and what people call it."""
+    assert all(row.says.startswith(f"HTTP {status}: ") for status, row in STATUSES.items())
+    assert STATUSES[404].says == "HTTP 404: the server refused the request (not found)."
+    assert STATUSES[502].says == (
+        "HTTP 502: the request may have been carried out before this answer (bad gateway)."
+    )
