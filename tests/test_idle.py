@@ -17,6 +17,7 @@ from safewrite.errors import ConfigurationError
 from safewrite.shell.idle import Keepalive, await_while, wait_while
 from safewrite.shell.job import Job
 from safewrite.testing import ManualClock
+from tests.shell.conftest import eventually
 
 WITHIN = 20.0
 COLOURS = pytest.mark.parametrize("colour", ["plain", "coroutine"])
@@ -259,8 +260,7 @@ def test_a_thread_gives_a_sign_of_life_every_20_s(fails: int, caplog: pytest.Log
     with ManualClock() as clock, caplog.at_level(logging.WARNING, "safewrite"):
         with Keepalive(signs):
             for n in range(1, 4):
-                while not clock._waiters:
-                    threading.Event().wait(0.001)
+                assert eventually(lambda: clock._waiters)
                 clock.advance(20.0)
                 assert signs.wait(n)
         clock.advance(100.0)

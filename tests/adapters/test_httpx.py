@@ -644,9 +644,12 @@ def test_a_lost_response_is_sent_again_under_the_same_key(colour: Colour, sw: Sa
 # What is not the only request --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("left", ["cancelled", "under way"])
 @pytest.mark.parametrize("beside", ["GET", "POST"])
-def test_a_write_under_way_beside_a_request_that_was_refused_is_unknown(sw: SafeWrite, beside: str) -> None:
-    """The refused one was told first; the write was applied all the same."""
+def test_a_write_under_way_beside_a_request_that_was_refused_is_unknown(
+    sw: SafeWrite, beside: str, left: str
+) -> None:
+    """The refused one was told first; the write was applied all the same, whether or not its task still lives."""
     applied: list[int] = []
 
     class Both(httpx.AsyncBaseTransport):
@@ -658,19 +661,29 @@ def test_a_write_under_way_beside_a_request_that_was_refused_is_unknown(sw: Safe
             await asyncio.Event().wait()
             raise AssertionError
 
+    client = guarded(httpx.AsyncClient(transport=Both(), base_url="http://x"))
+    tasks: list[asyncio.Task[Any]] = []
+
     @sw.write(target="n", name=f"both{next(NAMES)}", max_attempts=2)
     async def both(n: int) -> None:
-        async with guarded(httpx.AsyncClient(transport=Both(), base_url="http://x")) as client:
-            tasks = [asyncio.create_task(client.post("/ok"))]
-            tasks.append(asyncio.create_task(client.request(beside, "/refused")))
-            try:
-                await tasks[1]
-            finally:
-                tasks[0].cancel()
+        write = asyncio.create_task(client.post("/ok"))
+        refused = asyncio.create_task(client.request(beside, "/refused"))
+        tasks.extend((write, refused))
+        try:
+            await refused
+        finally:
+            if left == "cancelled":
+                write.cancel()
+                await asyncio.wait((write,))
 
     async def main() -> Outcome[Any]:
         with safewrite.run("r1"), safewrite.turn(1):
-            return await both.outcome(1)
+            outcome = await both.outcome(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await client.aclose()
+        return outcome
 
     assert (asyncio.run(main()).state, len(applied)) == ("unknown", 1)
 

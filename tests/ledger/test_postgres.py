@@ -766,6 +766,19 @@ def test_every_commit_waits_for_the_disk(
             run("ALTER ROLE CURRENT_USER RESET synchronous_commit")
 
 
+def test_nothing_stays_set_on_a_line(caller: Caller, postgres_ledger_url: str) -> None:
+    """Behind a pooler others are given it next, whose statements have limits of their own, or none."""
+    names = ("statement_timeout", "lock_timeout", "synchronous_commit")
+    with administering(postgres_ledger_url) as run:
+        defaults = [list(run(f"SHOW {name}")) for name in names]
+    caller.write()
+
+    def query(unit: Leg) -> Any:
+        return [unit.line.execute(f"SHOW {name}").fetchall() for name in names]
+
+    assert caller.ledger._store.read(query) == defaults
+
+
 def test_a_line_says_who_it_is(caller: Caller, postgres_ledger_url: str, opened: Opens) -> None:
     """The server's own views name the library, unless the URL says otherwise."""
     caller.write()

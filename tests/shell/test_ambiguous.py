@@ -233,6 +233,26 @@ def test_the_work_bound_is_waited_for_inside_the_deadline_and_then_read_again(
     assert 3.5 <= clock.elapsed <= 4.5
 
 
+def test_a_read_proves_what_was_so_when_it_began(
+    shell: Shell, remote: Remote, tool: Tools, clock: ManualClock
+) -> None:
+    """It looked within the work bound and answered after it: what landed meanwhile it cannot have seen."""
+    cancel = tool(dependency=Dependency("slow", work_bound=3.0, read_lag=0.0), timeout=6.0)
+    remote.next(DROP)
+    first = remote.by_key
+
+    def answers_late(key: str) -> Any:
+        found = first(key)
+        if remote.reads == 1:
+            clock.advance(4.0)
+            remote._apply("sub_1", key, 1, {})
+        return found
+
+    remote.by_key = answers_late  # type: ignore[method-assign]
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert (outcome.state, outcome.attempts, remote.count(), remote.reads) == ("applied", 1, 1, 2)
+
+
 def test_a_read_that_cannot_tell_leaves_it_unknown(shell: Shell, remote: Remote, tool: Tools) -> None:
     """Inconclusive gives its own reason, and nothing is sent again even where all is settled."""
 

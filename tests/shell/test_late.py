@@ -13,6 +13,8 @@ from tenacity import wait_fixed
 
 import safewrite
 from safewrite import Applied, Attempt, Dependency, OutcomeUnknown, SafeWrite
+from safewrite.core.events import Moment
+from safewrite.ledger.units import Unit
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import HANG, LATE, LOSE, NEVER, REQUEST, Remote, Step, reject
@@ -315,6 +317,30 @@ def test_a_lease_is_not_taken_over_while_its_body_runs(
     )
     assert [(f.state, f.reason) for f in found.found] == [("unknown", "in_flight")]
     assert (remote.reads, len(remote.attempts)) == (0, 1)
+    remote.gate.open()
+    assert call.result(10).state == "applied"
+
+
+@pytest.mark.sqlite
+@pytest.mark.parametrize("off", [-3600.0, 3600.0])
+def test_a_lease_is_waited_for_by_the_ledger_s_clock(
+    open_sw: Callable[..., SafeWrite], clock: ManualClock, monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    """A worker whose own clock is an hour off looks when the lease is over, neither before nor never."""
+
+    def moment(*_: object) -> Moment:
+        now = clock.now()
+        return Moment(now.unix + off, now.ticks + off, "db:1")
+
+    monkeypatch.setattr(Unit, "moment", moment)
+    shell, remote = Shell("plain"), Remote("plain")
+    tool = Tools(shell, remote, open_sw)
+    remote.next(STUBBORN)
+    call = shell.start(tool(in_thread=False).outcome, "sub_1")  # it has no limit: only its lease ends
+    assert remote.arrived.event.wait(10)
+    outcome = shell.call(tool().options(deadline=60.0).outcome, "sub_1")
+    assert (outcome.state, outcome.sent, remote.reads) == ("applied", False, 1)
+    assert 25.5 <= clock.elapsed <= 27.0
     remote.gate.open()
     assert call.result(10).state == "applied"
 

@@ -240,11 +240,16 @@ def test_recovery_sends_again_only_where_it_is_told_to_and_safe(
 def in_a_fork(work: Callable[[], Any]) -> Any:
     """Return what `work` returns in a forked child."""
     context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    process = context.Process(target=lambda: results.put(work()))
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: there.send(work()))
     process.start()
-    told = results.get()
-    process.join(20)
+    there.close()
+    try:
+        assert here.poll(60.0), "it does not come to an end"
+        told = here.recv()
+        process.join(20)
+    finally:
+        process.kill()
     assert process.exitcode == 0
     return told
 
@@ -268,3 +273,16 @@ def test_a_forked_child_uses_the_tool_of_its_parent(
         replayed = shell.call(cancel.outcome, "sub_2")
     assert (replayed.value, replayed.replayed) == ("sub_2 done", True)
     assert shell.call(cancel.options(run="r1", turn=2), "sub_3") == "sub_3 done"
+
+
+def test_a_forked_child_reaches_the_ledger_through_threads_of_its_own(sw: SafeWrite) -> None:
+    """Those of its parent, idle at the fork, are not there to take anything up."""
+
+    def look() -> Any:
+        here = Shell("coroutine")
+        found = here.call(sw.arecover).found
+        here.close()
+        return found
+
+    assert look() == ()
+    assert in_a_fork(look) == ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -178,6 +180,21 @@ def test_inside_an_attempt_it_is_tried_once(
     with pytest.raises(safewrite.WriteRejected):
         shell.call(rename, "a")
     assert (len(remote.attempts), len(tries)) == (1, 1)
+
+
+def test_of_two_that_come_at_once_one_gets_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is room and taking it are one step: nobody else looks in between."""
+    state, looking, occupied = pressure.pressure_of("crm"), threading.Barrier(2), numbers.occupied
+
+    def slowly(places: Any, now: float) -> dict[str, float]:
+        with suppress(threading.BrokenBarrierError):
+            looking.wait(0.2)  # both get here together only if nothing keeps them apart
+        return occupied(places, now)
+
+    monkeypatch.setattr(numbers, "occupied", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        told = list(threads.map(lambda _: state.enter(1, further=False), range(2)))
+    assert sorted(one if isinstance(one, str) else "a seat" for one in told) == ["a seat", "limiter_full"]
 
 
 def test_inside_a_write_of_the_same_dependency_it_needs_no_place_of_its_own(
