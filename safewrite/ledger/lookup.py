@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from safewrite.core.commands import Command
 from safewrite.core.events import Event, Moment, OutcomeState
@@ -17,6 +17,9 @@ from safewrite.ledger.model import ARGUMENTS, Identity, Intent
 from safewrite.ledger.rows import Unreadable, decode_event
 from safewrite.ledger.texts import restored, storable, unix
 from safewrite.ledger.units import SENSELESS, Trouble, Unit
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class IntentRow(NamedTuple):
@@ -60,16 +63,20 @@ class IntentRow(NamedTuple):
 _WIDTH = len(IntentRow._fields)
 
 
-@contextmanager
-def _sound() -> Iterator[None]:
+def _sound(look: Callable[P, T]) -> Callable[P, T]:
     """Tell what no safewrite wrote as a ledger that is damaged: somebody altered a row."""
-    try:
-        yield
-    except SENSELESS as error:
-        raise Trouble("ledger_corrupt") from error
+
+    @wraps(look)
+    def looked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return look(*args, **kwargs)
+        except SENSELESS as error:
+            raise Trouble("ledger_corrupt") from error
+
+    return looked
 
 
-@_sound()
+@_sound
 def known(unit: Unit, identity: Identity, call: str) -> tuple[Intent | None, Moment | None]:
     """Return an intent as one call asks for it, and when that was read.
 
@@ -112,7 +119,7 @@ def moved_on(unit: Unit, intent: Intent) -> tuple[bool, Moment | None]:
     return (False, None) if found is None else (found[0] != intent.state.revision, unit.moment(found[1]))
 
 
-@_sound()
+@_sound
 def content(unit: Unit, intent_id: str, sequence: int, name: str) -> str | None:
     """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
     found = unit.row(unit.sql.content, {"intent": intent_id, "sequence": sequence, "name": storable(name)})
@@ -129,7 +136,7 @@ def arguments(unit: Unit, intent_id: str) -> str:
     return encode_arguments(dict.fromkeys(names), {}, redact=names)
 
 
-@_sound()
+@_sound
 def of_row(unit: Unit, row: IntentRow) -> Intent:
     """Return the intent of a row, folded from its audit rows."""
     return _intent(row, _identity(row), folded(unit, row), None, whole=True)
@@ -149,7 +156,7 @@ def open_ones(
     return [IntentRow._make(found) for found in unit.rows(unit.sql.unknown, wanted)]
 
 
-@_sound()
+@_sound
 def _of(unit: Unit, found: Sequence[Any]) -> Intent:
     row = IntentRow._make(found[:_WIDTH])
     return _intent(row, _identity(row), folded(unit, row), _text(found[_WIDTH]), whole=True)
