@@ -220,7 +220,9 @@ class _Exchange:
             self._attempt.under_way.discard(self)
 
     def redirected(self, response: httpx.Response) -> Any:
-        to = httpx.URL(response.headers["Location"]).copy_with(query=None, fragment=None)
+        to: object = "an address that is none"
+        with suppress(httpx.InvalidURL):  # of which a client would say that nothing was sent
+            to = httpx.URL(response.headers["Location"]).copy_with(query=None, fragment=None)
         return _package(self.request).HTTPStatusError(
             f"a write was answered with {response.status_code}: it is not sent on to `{to}`, which would be a second "
             "send. Write to that address in the first place.",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -217,7 +217,9 @@ class SafeServer:
 
     def _identity(self, request: Request) -> Identity | str:
         """Return who a call says it is, or why it cannot be told: nothing is made up."""
-        meta = request.params.get("_meta") or {}
+        meta = request.params.get("_meta")
+        if not isinstance(meta, Mapping):
+            meta = {}
         said = {key.removeprefix(PREFIX): value for key, value in meta.items() if str(key).startswith(PREFIX)}
         missing = [f"`{PREFIX}{name}`" for name in ("run", "turn") if said.get(name) in (None, "")]
         if missing:
@@ -230,9 +232,10 @@ class SafeServer:
         try:
             which = turn_text(said["turn"])
             again = None if occurrence is None else turn_text(occurrence)
+            tool_call_id = str(said.get("tool-call-id") or "")
         except ValueError as bad:
             return f"`_meta` cannot be read: {bad}"
-        return Identity(who, which, again, str(said.get("tool-call-id") or ""), _left(said))
+        return Identity(who, which, again, tool_call_id, _left(said))
 
 
 def _left(said: dict[str, Any]) -> float | None:
