@@ -25,6 +25,8 @@ def main() -> int:
     asked = _arguments()
     rounds, count = (1, 4) if asked.quick else (asked.rounds, 40)
     made = report.Report(rounds)
+    if asked.quick:
+        made.notes.append("A quick run only shows that it runs: its figures mean nothing.")
     if os.getloadavg()[0] > (os.cpu_count() or 1):
         made.notes.append("The machine was busy: floors took longer than they need, ratios tell less.")
     only = set(asked.only or GROUPS) - (set() if asked.growth or asked.only else {"growth"})

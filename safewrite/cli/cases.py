@@ -42,7 +42,7 @@ def export(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the recorded history of an intent as a case: a small JSON file without values or secrets.
+    """Write the recorded history of an intent as a case: a small JSON file without the value and without secrets.
 
     `safewrite replay` and the pytest marker `safewrite_case` decide it again.
     """

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from safewrite.audit.cases import Case, CaseUnusable, Difference, Replay, through_machine
 from safewrite.calls import CallOptions, Guard
-from safewrite.context import current_attempt, run, turn
+from safewrite.context import current_attempt, current_deadline, run, turn
 from safewrite.core.commands import Answer, Command, Nothing
 from safewrite.core.events import (
     Alarmed,
@@ -66,7 +66,9 @@ def replay(case: Case, tool: Any = None) -> Replay:
     """
     if tool is None:
         return through_machine(case)
-    known = cast("Tool", getattr(tool, "tool", tool))
+    known = getattr(tool, "tool", tool)
+    if not isinstance(known, Tool):
+        raise CaseUnusable(f"`tool` is {tool!r}: give the decorated function of `{case.intent.tool}` itself.")
     if known.name != case.intent.tool:
         raise CaseUnusable(f"the case is of the tool `{case.intent.tool}`, not of `{known.name}`.")
     play = Play(case, known)
@@ -142,7 +144,14 @@ class Play:
         if end is None and self.fact_of(GaveUp, attempt.number) is None:
             raise LookupError("the case does not say how this attempt ended")
         lasts = inf if end is None else self.offset(end) - self.clock.elapsed
-        self._pass(lasts, attempt.remaining())
+        limit = attempt.remaining()
+        self._pass(lasts, limit + self._grace(limit))
+
+    def _grace(self, limit: float) -> float:
+        """Return for how long after its limit the end of a body is still waited for, as `shell.sync` does."""
+        deadline, grace = current_deadline(), float(self.sw.settings.grace)
+        left = deadline.remaining() - limit if deadline is not None else inf
+        return min(grace, left / 2) if left > 0.0 else grace
 
     def _read(self) -> Inconclusive:
         attempt, end = current_attempt(), self.fact_of(ReadEnded)

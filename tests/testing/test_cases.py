@@ -239,6 +239,91 @@ def test_a_tool_that_is_declared_otherwise_decides_otherwise(
     assert replay(case).same
 
 
+def test_a_body_that_ended_just_after_its_limit_ends_so_again(lab: Lab) -> None:
+    """A client's own timeout comes some milliseconds after the limit, within the grace: so it does in a replay."""
+
+    def declared(timeout: float, **given: Any) -> Any:
+        @(given.get("sw") or SafeWrite("sqlite://")).write(
+            name="cancel", target="sub_id", dependency=NOTHING, timeout=timeout
+        )
+        def cancel(sub_id: str) -> str:
+            seam.clock().sleep(10.03)
+            raise httpx.ReadTimeout("timed out")
+
+        return cancel
+
+    outcome = call(declared(10.0, sw=lab.sw))
+    case = exported(lab, outcome)
+    assert [row.event for row in case.rows] == ["claimed", "ended"]
+    assert replay(case, declared(10.0)).differences == ()
+    (difference,) = replay(case, declared(9.0)).differences
+    assert "stopped waiting" in difference.now
+
+
+_CALL = {"id": "c1", "sends": 3, "reads": True, "floor": 1.0, "lease": 10.0}
+_PROMISED = {"key_retention": 86400.0, "work_bound": 20.0, "read_lag": 0.0}
+_READ = {
+    "verdict": "inconclusive",
+    "began": [103.6, 3.6, "c"],
+    "began_revision": 2,
+    "epoch": 1,
+    "reason": "read_failed",
+}
+_ANSWER = {
+    "rule": "U3",
+    "kind": "unknown",
+    "outcome": "unknown",
+    "reason": "read_failed",
+    "may_still_land": True,
+}
+ENDLESS = {
+    "safewrite_case": 1,
+    "intent": {
+        "key": "sw1_x", "namespace": "default", "run": "run-1", "turn": "1", "tool": "refund", "target": '"pay_9"',
+        "occurrence": "", "dependency": "psp",
+    },
+    "arguments": {
+        "v": 1, "arguments": {"payment": {"v": 1, "as": "tagged", "value": "pay_9"}}, "missing": [],
+    },
+    "rows": [
+        {
+            "at": [100.0, 0.0, "c"], "event": "claimed", "command": "run", "decision": {"rule": "R1", "number": 1},
+            "fact": {"number": 1, "attempt": "a1", "owner": "o", "deadline_at": 103.7},
+            "call": _CALL | {"left": 4.9, "promises": _PROMISED}, "outcome": "unknown", "machine": 1,
+        },
+        {
+            "at": [103.6, 3.6, "c"], "event": "ended", "command": "read", "decision": {"rule": "L1"},
+            "fact": {"number": 1, "finding": {"outcome": "unknown", "reason": "read_timeout"}}, "promises": True,
+            "call": _CALL | {"left": 1.3, "promises": _PROMISED, "backoff": 0.1}, "outcome": "unknown", "machine": 1,
+        },
+        {
+            "at": [104.84, 4.84, "c"], "event": "read_ended", "command": "answer", "decision": _ANSWER, "fact": _READ,
+            "call": _CALL | {"left": 0.06, "promises": _PROMISED, "backoff": 0.1}, "promises": True,
+            "outcome": "unknown", "machine": 1,
+        },
+    ],
+}  # fmt: skip
+
+
+def test_a_call_that_would_go_on_and_on_ends_with_what_is_on_record() -> None:
+    """A shorter bound lets the call look again where it gave up then; to that look nothing on record answers."""
+    quick = Dependency("psp", work_bound=0.1, read_lag=0.0, key_retention=86_400.0)
+
+    @SafeWrite("sqlite://").write(name="refund", target="payment", dependency=quick, timeout=4.0)
+    def refund(payment: str) -> None:
+        raise AssertionError("no body runs")
+
+    refund.reconcile(lambda payment: NotApplied())
+    case = Case.model_validate(ENDLESS)
+    assert ("U3", "L2") in [(d.then_rule, d.now_rule) for d in replay(case, refund).differences]
+
+
+def test_what_is_no_tool_is_said() -> None:
+    """The command line takes a `SafeWrite`; here it is one tool."""
+    with pytest.raises(CaseUnusable, match="give the decorated function of `refund` itself"):
+        replay(Case.model_validate(ENDLESS), SafeWrite("sqlite://"))
+
+
 def test_a_target_that_is_chosen_otherwise_is_another_intent(lab: Lab) -> None:
     """The key is compared as well: with another one the same wish would be sent beside the old one."""
     case = exported(lab, call(declare(lab, sw=lab.sw)))
