@@ -561,7 +561,8 @@ class Job:
         about = {"reason": fact.reason, "type": _type_of(error)}
         command = yield from self.record(fact, contents, evidence=about, over=over, candidates=candidates)
         if self.intent is not None and "value" in contents:
-            self.texts[self.intent.state.revision] = contents["value"]
+            # Where it could not be recorded, it would have been the next row's.
+            self.texts[self.intent.state.revision + (not self.recorded)] = contents["value"]
         return command
 
     def _fenced(self, start: ReadStart) -> Steps[None]:

@@ -102,6 +102,30 @@ def test_an_applied_outcome_that_cannot_be_written_is_told(
     assert remote.count() == 2
 
 
+def test_a_value_that_was_read_and_cannot_be_written_is_told(
+    shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite, lock: Lock
+) -> None:
+    """The read said what the write returned; that nobody could record it takes the value from nobody."""
+    cancel = tool(sw)
+    remote.next(LOSE)
+    read = remote.by_key
+
+    def holding(key: str) -> Any:
+        lock.hold()
+        return read(key)
+
+    remote.by_key = holding  # type: ignore[method-assign]
+    outcome = shell.call(cancel.outcome, "sub_1")
+    lock.let_go()
+    assert (outcome.state, outcome.recorded, outcome.has_value, outcome.value) == (
+        "applied",
+        False,
+        True,
+        "sub_1 done",
+    )
+    assert remote.count() == 1
+
+
 def test_an_applied_outcome_that_was_lost_with_its_process_is_read_back(
     shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite, lock: Lock, holding: Callable[[], None],
     open_sw: Callable[..., SafeWrite],
