@@ -163,9 +163,12 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
 
 
 def _grace(job: Job) -> float:
+    return grace_within(job.limits.grace, job.left())
+
+
+def grace_within(grace: float, left: float) -> float:
     """Return how long a body may take to clean up: never more than half of what the call has left for its read."""
-    left = job.left()
-    return min(job.limits.grace, left / 2) if left > 0.0 else job.limits.grace
+    return min(grace, left / 2) if left > 0.0 else grace
 
 
 def read(job: Job) -> Command:

@@ -144,14 +144,9 @@ class Play:
         if end is None and self.fact_of(GaveUp, attempt.number) is None:
             raise LookupError("the case does not say how this attempt ended")
         lasts = inf if end is None else self.offset(end) - self.clock.elapsed
-        limit = attempt.remaining()
-        self._pass(lasts, limit + self._grace(limit))
-
-    def _grace(self, limit: float) -> float:
-        """Return for how long after its limit the end of a body is still waited for, as `shell.sync` does."""
-        deadline, grace = current_deadline(), float(self.sw.settings.grace)
+        limit, deadline = attempt.remaining(), current_deadline()
         left = deadline.remaining() - limit if deadline is not None else inf
-        return min(grace, left / 2) if left > 0.0 else grace
+        self._pass(lasts, limit + sync.grace_within(float(self.sw.settings.grace), left))
 
     def _read(self) -> Inconclusive:
         attempt, end = current_attempt(), self.fact_of(ReadEnded)
