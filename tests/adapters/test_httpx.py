@@ -403,15 +403,16 @@ def test_after_a_limit_or_an_error_the_connection_is_not_used_again(
     colour: Colour, server: Server, path: str
 ) -> None:
     """One that ended well is; one that was left half-read is closed."""
+    http2 = path == "/unanswered"
 
     def work() -> Any:
         yield "GET", f"{server.url}/ok", {}
         yield "GET", f"{server.url}/ok", {}
-        with within(Deadline(0.6, minimum=0)):
+        # Here the client's own limit, which lies a twentieth before ours, must be the first on a busy machine too.
+        with within(Deadline(2.0 if http2 else 0.6, minimum=0)):
             yield "GET", server.url + path, {}
         yield "GET", f"{server.url}/ok", {}
 
-    http2 = path == "/unanswered"
     colour.requests(work, http1=not http2, http2=http2)
     first, second, broken, next_ = (one["connection"] for one in server.seen())
     assert first == second == broken != next_
