@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
+from urllib.parse import quote
 
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Delivered
@@ -21,6 +22,7 @@ from safewrite.dependency import Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, DuplicateTool
 from safewrite.fetch import Read, Reader, reader
+from safewrite.ledger.forks import generation
 from safewrite.outcome import Outcome
 from safewrite.settings import Settings, resolve_settings
 from safewrite.shell import aio
@@ -82,7 +84,7 @@ class SafeWrite:
             given["namespace"] = namespace
         self.settings: Settings = resolve_settings(given).checked()
         self.namespace = self.settings.namespace
-        self.worker = worker or f"{os.uname().nodename if hasattr(os, 'uname') else 'host'}:{os.getpid()}"
+        self._worker, self._host = worker, os.uname().nodename if hasattr(os, "uname") else "host"
         self.max_stall = seconds(max_stall, name="max_stall", allow_none=True, allow_zero=True)
         self.schema = schema
         self.tools: dict[str, Tool] = {}
@@ -90,7 +92,7 @@ class SafeWrite:
         self.prepared = False
         self._url = _anchored(str(self.settings.database_url))
         self._ledger: Ledger | None = None
-        self._lock = threading.Lock()
+        self._opening: dict[int, threading.Lock] = {}
         self._alarms: list[Callable[[Any], None]] = []
         self.pool = Pool(int(self.settings.threads))
         self.debts = Debts()
@@ -203,6 +205,16 @@ class SafeWrite:
         (self.tools if tool.options.kind == "write" else self.reading_tools)[tool.name] = tool
 
     # The ledger and its threads --------------------------------------------------------------------------
+
+    @property
+    def worker(self) -> str:
+        """How the audit calls this process: a forked child is another one."""
+        return self._worker or f"{self._host}:{os.getpid()}"
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """Held while the ledger is opened or let go; a child, whose parent's thread may hold it, has its own."""
+        return self._opening.setdefault(generation(), threading.Lock())
 
     @property
     def ledger(self) -> Ledger:
@@ -439,10 +451,15 @@ def _anchored(url: str) -> str:
     """
     scheme, found, rest = url.partition(":///")
     path, mark, query = rest.partition("?")
-    if not found or not scheme.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:"):
+    uri, name = ("file:", path[len("file:") :]) if path.startswith("file:") else ("", path)
+    if not found or not scheme.startswith("sqlite") or name in ("", ":memory:") or "mode=memory" in query:
         return url
     try:
-        return f"{scheme}:///{Path(path).absolute()}{mark}{query}"
+        if uri and not name.startswith("/"):
+            name = f"{quote(str(Path.cwd()))}/{name}"
+        elif not uri:
+            name = str(Path(name).absolute())
+        return f"{scheme}:///{uri}{name}{mark}{query}"
     except OSError as error:
         raise ConfigurationError(
             f"`{url}` lies in the working directory, which is gone. Write an absolute path."

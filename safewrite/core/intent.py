@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, cast
 KEY_VERSION = "sw1"
 """Names the derivation in every key; another derivation gets another name, never the same one."""
 MAX_TARGET_TEXT = 512
-"""Characters of a stored target: short enough for an index on every database."""
+"""Characters of a stored target, or of an object's id: short enough for an index on every database."""
 
 _MAX_DEPTH = 100
 _MAX_DIGITS = 40
@@ -308,10 +308,14 @@ def target_text(target: object) -> str:
     It is the canonical text; beyond `MAX_TARGET_TEXT` characters its beginning and its digest.  Raises
     `Uncanonical`.
     """
-    text = canonical(target, "target")
+    return indexable(canonical(target, "target"))
+
+
+def indexable(text: str) -> str:
+    """Return a text as an index holds it: beyond `MAX_TARGET_TEXT` characters its beginning and its digest."""
     if len(text) <= MAX_TARGET_TEXT:
         return text
-    digest = f"...sha256:{_digest(text.encode())}"
+    digest = f"...sha256:{_digest(text.encode('utf-8', 'surrogatepass'))}"
     return text[: MAX_TARGET_TEXT - len(digest)] + digest
 
 

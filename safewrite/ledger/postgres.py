@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine import URL, Dialect
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from safewrite.errors import ConfigurationError
@@ -215,17 +216,23 @@ class PostgreSQL:
     def upgrading(self, wait: float) -> Iterator[Connection]:
         """Yield a connection in a transaction that only one upgrade is in at a time; it is committed at the end."""
         engine = create_engine(
-            self.url, poolclass=NullPool, connect_args={**self._arguments, "prepare_threshold": None}
+            self.url,
+            poolclass=NullPool,
+            connect_args={**self._arguments, "prepare_threshold": None},
+            # Only it shows, behind the lock, what the upgrade before this one has made.
+            isolation_level="READ COMMITTED",
         )
         with engine.connect() as connection:
             run = connection.exec_driver_sql
-            run(f"SET LOCAL statement_timeout = {_milliseconds(wait)}")
+            limit = _milliseconds(wait)
+            run(f"SET LOCAL statement_timeout = {limit}")
+            run(f"SET LOCAL lock_timeout = {limit}")
+            run(f"SELECT pg_advisory_xact_lock({Hold(VERSION_TABLE).number})")
             if self.schema is not None:
                 schema = _quoted(self.schema)
                 if run("SELECT to_regnamespace(%s)", (schema,)).scalar() is None:
                     run(f"CREATE SCHEMA {schema}")
                 run(f"SET LOCAL search_path = {schema}")
-            run(f"SELECT pg_advisory_xact_lock({Hold(VERSION_TABLE).number})")
             yield connection
             connection.commit()
 
@@ -283,7 +290,17 @@ _DIALECT: Dialect = PGDialect(paramstyle="format")  # type: ignore[no-untyped-ca
 
 
 def _arguments(url: URL) -> dict[str, Any]:
-    return dict(url.get_dialect()().create_connect_args(url)[1])
+    """Return what a URL tells libpq.  Raises `ConfigurationError` for what libpq does not know."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import make_conninfo
+
+    try:
+        arguments = dict(url.get_dialect()().create_connect_args(url)[1])
+        make_conninfo("", **arguments)
+    except (ArgumentError, ProgrammingError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigurationError(f"`{_shown(url)}` cannot be used: {said}.") from error
+    return arguments
 
 
 def _rejected(error: BaseException, said: str) -> bool:
@@ -308,7 +325,8 @@ def _quoted(name: str) -> str:
 
 
 def _shown(url: URL) -> str:
-    return url.render_as_string(hide_password=True)
+    hidden = {name: "***" for name in url.query if "password" in name}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 assert set(_NEEDED) == set(metadata.tables)

@@ -19,7 +19,7 @@ from threading import Lock, RLock, Thread, get_ident
 from typing import Any, TypeVar
 
 from safewrite.errors import ConfigurationError
-from safewrite.ledger.forks import generation
+from safewrite.ledger.forks import generation, tell
 from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
@@ -78,6 +78,11 @@ class _Connections:
     bell: Any = field(default_factory=Lock)
     """Released to call the thread of the ledger's own, if there is one."""
     server: Thread | None = None
+    gate: Any = field(default_factory=RLock)
+    """Passed by those that read aside, and shut around a fork."""
+    aside: deque[int] = field(default_factory=deque)
+    """The threads that read aside."""
+    forking: bool = False
 
 
 class Store:
@@ -90,6 +95,8 @@ class Store:
         self._closed = False
         self._first = generation()
         self._processes: dict[int, _Connections] = {}
+        if not database.memory:
+            tell(self)
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -362,6 +369,15 @@ class Store:
 
     def _aside(self, own: _Connections, query: Callable[[Unit], T]) -> T:
         try:
+            with own.gate:
+                own.aside.append(get_ident())
+            return self._read_aside(own, query)
+        finally:
+            with contextlib.suppress(ValueError):  # an interrupt came before it
+                own.aside.remove(get_ident())
+
+    def _read_aside(self, own: _Connections, query: Callable[[Unit], T]) -> T:
+        try:
             held = own.readers.pop()
         except IndexError:
             held = self._open(own)
@@ -418,6 +434,40 @@ class Store:
 
     def _unit(self, held: _Held) -> Unit:
         return Unit(held.raw, self._database.sql, self._database.stamp)
+
+    # Forks -------------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Close every connection, and open none until the fork is over; units that run are waited for.
+
+        SQLite keeps by file, for the whole process, which locks are held.  A child that finds the file open takes
+        its parent's locks for its own: it waits for one that nobody lets go of, and writes on where the parent, as
+        the last that it knows of, has taken the log away.
+        """
+        own = self._processes.get(generation())
+        if own is None or own.thread == get_ident():
+            return
+        until = time.monotonic() + self._wait + _PATIENCE
+        own.gate.acquire(timeout=self._wait + _PATIENCE)
+        own.forking = True
+        if own.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            held, own.writer = own.writer, None
+            if held is not None:
+                held.close()
+        while own.aside and time.monotonic() < until:
+            time.sleep(_PAUSE[0])
+        self._drain(own, 0)
+
+    def after_fork(self) -> None:
+        """Let connections be opened again, in the parent: the child has its own."""
+        own = self._processes.get(generation())
+        if own is None or not own.forking:
+            return
+        own.forking = False
+        for lock in (own.lock, own.gate):
+            with contextlib.suppress(RuntimeError):  # it could not be had in time
+                lock.release()
+        self._hand_over(own)
 
     # The end -----------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from safewrite.core.events import (
 )
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
+from safewrite.core.intent import indexable
 from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
@@ -579,7 +580,7 @@ class Job:
         def contents_of(place: int) -> dict[str, str]:
             return self._value(found[place].value)
 
-        ids = tuple(str(x.object_id) for x in found)
+        ids = tuple(indexable(str(x.object_id)) for x in found)
         return Candidates(ids, contents_of, listed)
 
     # What may be written ---------------------------------------------------------------------------------

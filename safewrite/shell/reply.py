@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from safewrite.core import evidence
 from safewrite.core.events import Finding, OutcomeState, Verdict
+from safewrite.core.intent import indexable
 from safewrite.errors import ConfigurationError
 from safewrite.verdicts import Applied, GoalMet, GoalNotMet, Inconclusive, NotApplied, StillRunning
 
@@ -80,8 +81,8 @@ def read_value(value: object, reading: Reading) -> Reply:
 
 
 def object_text(object_id: object) -> str | None:
-    """Return an object's id as text: dependencies count in numbers and UUIDs, too."""
-    return None if object_id is None else str(object_id)
+    """Return an object's id as text: dependencies count in numbers and UUIDs, too, and some sign what they name."""
+    return None if object_id is None else indexable(str(object_id))
 
 
 def _not_awaited(value: object) -> Reply:

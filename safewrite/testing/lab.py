@@ -135,8 +135,8 @@ class Lab:
 
     def _twin(self, sw: SafeWrite, number: int) -> SafeWrite:
         twin = copy.copy(sw)
-        twin._ledger, twin._threads, twin._lock, twin.prepared = None, None, threading.Lock(), False
-        twin.pool, twin.debts, twin.worker = Pool(sw.pool.size), Debts(), f"worker-{number}"
+        twin._ledger, twin._threads, twin._opening, twin.prepared = None, None, {}, False
+        twin.pool, twin.debts, twin._worker = Pool(sw.pool.size), Debts(), f"worker-{number}"
         self._pools.append(twin.pool)
         self._ending.callback(twin.close)
         return twin

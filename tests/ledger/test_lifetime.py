@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -52,6 +53,56 @@ def test_a_child_does_not_close_what_is_its_parent_s(caller: Caller) -> None:
     caller.write()
     assert in_child(lambda: caller.ledger.close()) is None
     assert isinstance(caller(turn="2").ask(at=30.0)[1], Run)
+
+
+def test_what_a_child_wrote_stays_when_its_parent_is_done(open_ledger: Callable[..., Ledger]) -> None:
+    """The parent is not the last to have the file open: its end takes nothing away that the child goes on with."""
+    caller = Caller(open_ledger())
+    caller.write()
+    one, two = (caller(turn=name, target=name) for name in ("one", "two"))
+    (written, told), (over, done) = os.pipe(), os.pipe()
+
+    def child() -> object:
+        one.write()
+        os.write(told, b".")
+        os.read(over, 1)
+        return two.write().state.outcome.value
+
+    def parent() -> None:
+        os.read(written, 1)
+        caller.ledger.close()
+        os.write(done, b".")
+
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(parent)
+        assert in_child(child) == "applied"
+        closing.result(20)
+    later = open_ledger()
+    assert [later.find(each.identity.key) is not None for each in (caller, one, two)] == [True] * 3
+
+
+def test_a_fork_waits_for_what_is_being_written_and_read(open_ledger: Callable[..., Ledger]) -> None:
+    """A child forked beside another thread's transaction, or beside its long look, writes as it would alone."""
+    caller = Caller(open_ledger(busy_timeout=5.0))
+    caller.write()
+    store = caller.ledger._store
+    own, begun = store._own(), threading.Barrier(3)
+
+    def until_the_fork(_: Any) -> tuple[None, None]:
+        begun.wait(20)
+        while not own.forking:
+            begun.broken  # noqa: B018 - it is the fork that is waited for, which waits for this
+        return None, None
+
+    with ThreadPoolExecutor(2) as threads:
+        busy = [threads.submit(store.write, until_the_fork)]
+        busy.append(threads.submit(store.read, until_the_fork, long=True))
+        begun.wait(20)
+        wrote = in_child(lambda: caller(turn="child").write().state.outcome.value)
+        for each in busy:
+            each.result(20)
+    assert wrote == "applied"
+    assert caller(turn="parent").write().state.outcome.value == "applied"
 
 
 def test_a_ledger_in_memory_works_and_is_one_process_s(open_ledger: Callable[..., Ledger]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import sys
 import threading
@@ -18,6 +19,8 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+import safewrite
+from safewrite import Applied, SafeWrite, StillRunning
 from safewrite.core.commands import Answer, Run, Watch
 from safewrite.core.events import Ended, OutcomeState, ReadEnded, Verdict
 from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
@@ -85,7 +88,6 @@ def changed(url: str, **parts: Any) -> str:
         ({"database": "nothing_here"}, 'database "nothing_here" does not exist'),
         ({"username": "nobody_here"}, 'role "nobody_here" does not exist'),
         ({"host": "no.such.host.invalid", "query": {}}, "failed to resolve host"),
-        ({"query": {"nonsense": "1"}}, "invalid connection option"),
     ],
 )
 def test_a_url_that_leads_nowhere(
@@ -100,6 +102,25 @@ def test_a_url_that_leads_nowhere(
         assert "Look at host, database, user and password" in str(caught.value) or "cannot be used" in str(
             caught.value
         )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "nonsense=1",
+        "autocommit=1",
+        "prepare_threshold=5",
+        "row_factory=x",
+        "port=abc",
+        "host=h1:1&host=h2:2&port=3",
+        "host=h1&host=h2&port=1&port=2&port=3",
+    ],
+)
+def test_an_option_that_leads_nowhere_is_refused_when_it_is_given(query: str) -> None:
+    """Also one that is the driver's own affair: it would end what the ledger sets, or be no option of a server's."""
+    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
+        Ledger(f"postgresql://ana:secret@/db?password=secret&{query}")
+    assert "secret" not in str(caught.value) + repr(caught.value.__context__)
 
 
 def test_a_password_that_is_wrong_is_told_without_it(opened: Opens) -> None:
@@ -359,10 +380,22 @@ def test_alembic_finds_no_difference_and_leaves_others_alone(opened: Opens) -> N
         assert run(identity + "table_name = 'safewrite_audit'") == [("ALWAYS",)]
 
 
-def test_upgrades_of_six_at_once_take_turns(opened: Opens) -> None:
-    """One makes the tables, the others find them."""
-    with database() as url:
-        ledgers = [opened(url) for _ in range(6)]
+@pytest.mark.parametrize(
+    ("schema", "setting"),
+    [
+        (None, ""),
+        ("agents", ""),
+        (None, "default_transaction_isolation = 'repeatable read'"),
+        ("agents", "default_transaction_isolation = 'serializable'"),
+        (None, "lock_timeout = '1ms'"),
+    ],
+)
+def test_upgrades_of_six_at_once_take_turns(opened: Opens, schema: str | None, setting: str) -> None:
+    """One makes the schema and the tables, the others find them, whatever is set for transactions there."""
+    with database() as url, administering(url) as run:
+        if setting:
+            run(f"ALTER DATABASE {make_url(url).database} SET {setting}")
+        ledgers = [opened(url, schema=schema) for _ in range(6)]
         gate = threading.Barrier(6)
 
         def upgrade(ledger: Ledger) -> None:
@@ -695,6 +728,33 @@ def test_two_reads_of_one_list_never_prove_the_same_object(opened: Opens, postgr
             after = [found for found, _ in threads.map(look, range(2))]
         assert {ledgers[0].value(intent) for intent in after} == set(objects)
         assert all(intent.state.alarms == () for intent in after)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_object_s_id_may_be_longer_than_an_index_holds(postgres_ledger_url: str, listed: bool) -> None:
+    """Some dependencies sign what they name.  It is claimed as any other, whatever shares its beginning."""
+    signed = "".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(100))
+    alarms = []
+    with SafeWrite(postgres_ledger_url) as sw, safewrite.run("run-1"):
+        sw.on_alarm(lambda alert: alarms.append(alert.kind))
+
+        @sw.write(target="name")
+        def make(name: str) -> Any:
+            return StillRunning() if listed else Applied(name, object_id=signed + name)
+
+        @make.reconcile
+        def _(name: str) -> Any:
+            return [Applied(name, object_id=signed + name)]
+
+        for turn, name in enumerate(("one", "two")):
+            with safewrite.turn(turn):
+                outcome = make.outcome(name)
+                assert (outcome.state, outcome.recorded, outcome.attributable) == ("applied", True, True)
+        assert alarms == []
+        if not listed:
+            with safewrite.turn("again"):
+                make.options(occurrence=2, run="run-2")("one")
+            assert alarms == ["object_collision"]
 
 
 def test_units_wait_for_a_line_no_longer_than_for_each_other(opened: Opens, postgres_ledger_url: str) -> None:

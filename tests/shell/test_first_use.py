@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from pathlib import Path
 
@@ -83,7 +84,11 @@ def test_a_change_of_directory_leads_to_no_other_ledger(
     caplog.set_level(logging.INFO, "safewrite")
     monkeypatch.delenv("SAFEWRITE_DATABASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
-    made = {"safewrite.db": SafeWrite(), "given.db": SafeWrite("sqlite:///given.db")}
+    made = {
+        "safewrite.db": SafeWrite(),
+        "given.db": SafeWrite("sqlite:///given.db"),
+        "told.db": SafeWrite("sqlite:///file:told.db?uri=true"),
+    }
     bodies: list[str] = []
 
     def body(name: str) -> str:
@@ -102,7 +107,7 @@ def test_a_change_of_directory_leads_to_no_other_ledger(
             assert list((tmp_path / folder).iterdir()) == []
         assert bodies == ["x"]
         assert (tmp_path / name).exists()
-        assert f"the ledger is sqlite:///{tmp_path / name}" in caplog.text
+        assert re.search(f"the ledger is sqlite:///(file:)?{tmp_path / name}", caplog.text)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])

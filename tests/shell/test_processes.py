@@ -275,6 +275,24 @@ def test_a_forked_child_uses_the_tool_of_its_parent(
     assert shell.call(cancel.options(run="r1", turn=2), "sub_3") == "sub_3 done"
 
 
+def test_a_forked_child_opens_the_ledger_that_its_parent_is_opening(
+    shell: Shell, tool: Tools, sw: SafeWrite
+) -> None:
+    """It does not wait for a thread that it does not have, and the audit calls it by its own process."""
+    cancel = tool(sw)
+
+    def child() -> Any:
+        here = Shell(shell.colour)
+        told = here.call(cancel.outcome, "sub_1")
+        here.close()
+        return told.state, sw.ledger.rows(told.intent_id)[0]["worker"], os.getpid()
+
+    with safewrite.run("r1"), safewrite.turn(1), sw._lock:
+        state, worker, process = in_a_fork(child)
+    assert state == "applied"
+    assert (worker, sw.worker) == (f"{os.uname().nodename}:{process}", f"{os.uname().nodename}:{os.getpid()}")
+
+
 def test_a_forked_child_reaches_the_ledger_through_threads_of_its_own(sw: SafeWrite) -> None:
     """Those of its parent, idle at the fork, are not there to take anything up."""
 
