@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,33 @@ def hanging(sw: SafeWrite, colour: str, ended: threading.Event, **options: Any) 
         return outcome
 
     return lambda sub_id: asyncio.run(call(sub_id))
+
+
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+def test_a_wait_for_the_ledger_ends_though_the_clock_is_frozen(tmp_path: Path, colour: str) -> None:
+    """A test that freezes time beside a program that holds the file is told, and does not hang."""
+    path, sent = tmp_path / "agent.db", []
+    with SafeWrite(f"sqlite:///{path}", settings={"busy_timeout": 0.2}) as sw:
+        sw.upgrade()
+
+        def write(name: str) -> None:
+            sent.append(name)
+
+        async def awrite(name: str) -> None:
+            sent.append(name)
+
+        tool = sw.write(target="name")(write if colour == "plain" else awrite)
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        # Else it would hold it for ever, and so would this test.
+        enough = threading.Timer(20.0, other.execute, ("ROLLBACK",))
+        enough.start()
+        with freeze_time("2031-05-01"), safewrite.run("run-1"), safewrite.turn(1):
+            outcome = tool.outcome("a")
+            outcome = outcome if colour == "plain" else asyncio.run(outcome)
+        enough.cancel()
+        other.close()
+        assert (outcome.state, outcome.reason, sent) == ("not_applied", "ledger_unavailable", [])
 
 
 COLOURS = pytest.mark.parametrize("colour", ["plain", "coroutine"])

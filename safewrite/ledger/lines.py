@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
@@ -18,6 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from safewrite.core.events import Moment
 from safewrite.ledger.statements import Statement
+from safewrite.ledger.ticks import monotonic
 from safewrite.ledger.units import Columns, Unit
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from safewrite.ledger.forks import generation
 from safewrite.ledger.lines import Leg, Limited
 from safewrite.ledger.places import Place
 from safewrite.ledger.postgres import PostgreSQL
+from safewrite.ledger.ticks import monotonic
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Pool:
         was to be committed is not there.  Raises `Trouble` with nothing written, or whatever the unit raises,
         likewise.
         """
-        own, until, eager, lost = self._own(), time.monotonic() + self._wait, False, False
+        own, until, eager, lost = self._own(), monotonic() + self._wait, False, False
         opening = self._database.opening(locks)
         while True:
             leg: Leg | None = None
@@ -88,7 +88,7 @@ class Pool:
                     if done is not None and leg.committing and self._landed(own, opening, done[1]):
                         return done[0]
                     lost, again = True, not lost
-                if not again or time.monotonic() >= until:
+                if not again or monotonic() >= until:
                     raise Trouble(reason) from error
 
     def submit(self, place: Place) -> None:
@@ -222,11 +222,11 @@ class Pool:
         own, self._closed = self._processes.get(generation()), True
         if own is None:
             return
-        until = time.monotonic() + self._wait + _PATIENCE
+        until = monotonic() + self._wait + _PATIENCE
         for places, count in ((own.places, LINES), (own.aside, ASIDE)):
             for _ in range(count):
                 # A unit that never ends keeps its line: it is closed when it comes back, or with the process.
-                places.acquire(timeout=max(0.0, until - time.monotonic()))
+                places.acquire(timeout=max(0.0, until - monotonic()))
         _drain(own)
         own.threads.shutdown(wait=False)
 

@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.statements import Statement, Statements, bound, statements
 from safewrite.ledger.texts import stamp_text
+from safewrite.ledger.ticks import monotonic
 from safewrite.ledger.units import Trouble
 
 _BUSY, _FULL, _CORRUPT = "ledger_busy", "ledger_full", "ledger_corrupt"
@@ -118,7 +119,7 @@ class SQLite:
             try:
                 mode = raw.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
             except self.errors as error:
-                if self.reason(error) != _BUSY or time.monotonic() >= until:
+                if self.reason(error) != _BUSY or monotonic() >= until:
                     raise self.refusal(error) from error
                 time.sleep(_PAUSE)
         if mode != "wal":

@@ -22,6 +22,7 @@ from safewrite.errors import ConfigurationError
 from safewrite.ledger.forks import generation, tell
 from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
+from safewrite.ledger.ticks import monotonic
 from safewrite.ledger.units import Hold, Proof, Trouble, Unit
 
 T = TypeVar("T")
@@ -110,13 +111,13 @@ class Store:
         own, me = self._own(), get_ident()
         if own.thread == me:
             raise Trouble("ledger_nested")
-        place = Place(work, until=time.monotonic() + self._wait)
+        place = Place(work, until=monotonic() + self._wait)
         try:
             own.queue.append(place)
             while not place.done:
                 if self._lead(own, me):
                     continue
-                left = place.until - time.monotonic()
+                left = place.until - monotonic()
                 if left <= 0.0 and place.withdraw():
                     raise Trouble("ledger_busy")
                 place.bell.acquire(timeout=min(left, _POLL) if left > 0.0 else _POLL)
@@ -129,7 +130,7 @@ class Store:
     def submit(self, place: Place) -> None:
         """Have a place carried out without waiting for it: by whoever leads, or by a thread of the ledger's own."""
         own = self._own()
-        place.until = time.monotonic() + self._wait
+        place.until = monotonic() + self._wait
         own.queue.append(place)
         self._call(own)
 
@@ -271,7 +272,7 @@ class Store:
                 raw.execute(self._database.begin)
                 return
             except self._database.errors as error:
-                if self._database.reason(error) != "ledger_busy" or time.monotonic() >= until:
+                if self._database.reason(error) != "ledger_busy" or monotonic() >= until:
                     raise
                 time.sleep(uniform(*_PAUSE))  # noqa: S311
 
@@ -281,7 +282,7 @@ class Store:
                 raw.execute("COMMIT")
                 return
             except self._database.errors as error:
-                if not self._database.may_repeat(error, raw) or time.monotonic() >= until:
+                if not self._database.may_repeat(error, raw) or monotonic() >= until:
                     raise
                 time.sleep(uniform(*_PAUSE))  # noqa: S311
 
@@ -322,7 +323,7 @@ class Store:
     def _served(self, own: _Connections, *, called: bool) -> float:
         """Lead, on the ledger's own thread, if something waits; return for how long to wait for a call, 0.0 to end."""
         if own.queue and not self._lead(own, get_ident()):
-            now = time.monotonic()
+            now = monotonic()
             for place in tuple(own.queue):
                 if place.told is not None and place.until < now and place.withdraw():
                     place.end(error=Trouble("ledger_busy"))
@@ -447,14 +448,14 @@ class Store:
         own = self._processes.get(generation())
         if own is None or own.thread == get_ident():
             return
-        until = time.monotonic() + self._wait + _PATIENCE
+        until = monotonic() + self._wait + _PATIENCE
         own.gate.acquire(timeout=self._wait + _PATIENCE)
         own.forking = True
-        if own.lock.acquire(timeout=max(0.0, until - time.monotonic())):
+        if own.lock.acquire(timeout=max(0.0, until - monotonic())):
             held, own.writer = own.writer, None
             if held is not None:
                 held.close()
-        while own.aside and time.monotonic() < until:
+        while own.aside and monotonic() < until:
             time.sleep(_PAUSE[0])
         self._drain(own, 0)
 
