@@ -23,6 +23,8 @@ Origin = Literal["argument", "tool", "environment", "default"]
 
 _PRECEDENCE: tuple[Origin, ...] = get_args(Origin)
 _LOG = logging.getLogger("safewrite")
+_NEAR = 0.85
+"""How like a setting's name a variable is that is taken for a slip: `TEST_DATABASE_URL` (0.83) is none."""
 _warned: set[str] = set()
 
 
@@ -130,9 +132,9 @@ def resolve_settings(
     """Return the settings that arguments, a tool and the environment (default: the process's) give.
 
     `None` values count as not given.  Raises `ConfigurationError`, which names the setting or variable, its value
-    and what to write, for unknown names and unusable values; but an unusable `SAFEWRITE_OPERATION_TIMEOUT` is
-    replaced by the default, noted in the table and warned of once.  An `operation_timeout` below `minimum` is
-    raised to it; it has no upper limit.
+    and what to write, for unknown names, misspelt variables and unusable values; but an unusable
+    `SAFEWRITE_OPERATION_TIMEOUT` is replaced by the default, noted in the table and warned of once.  An
+    `operation_timeout` below `minimum` is raised to it; it has no upper limit.
     """
     environment, notes = _environment(environ)
     layers: dict[Origin, Mapping[str, Value]] = {
@@ -185,6 +187,7 @@ def _environment(environ: Mapping[str, str] | None) -> tuple[dict[str, Value], d
         return {}, {}
     from safewrite import environment  # late: it imports pydantic_settings
 
+    _spelt(given)
     values: dict[str, Value] = {}
     notes: dict[str, str] = {}
     for name, value in environment.read_environment(given).items():
@@ -196,6 +199,22 @@ def _environment(environ: Mapping[str, str] | None) -> tuple[dict[str, Value], d
         else:
             notes[name] = _unusable(known, str(value))
     return values, notes
+
+
+def _spelt(environ: Mapping[str, str]) -> None:
+    """Raise for a variable that is nearly ours: what somebody believes to have set must not be passed over.
+
+    Others may begin with `SAFEWRITE_`, too: tests have some, and so has a cluster with a service of that name.
+    """
+    for variable, text in environ.items():
+        prefix, _, name = variable.upper().partition("_")
+        if prefix != "SAFEWRITE" or name.lower() in _BY_NAME or not text.strip():
+            continue
+        if near := difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=_NEAR):
+            raise ConfigurationError(
+                f"`{variable}` sets nothing. Do you mean `{_BY_NAME[near[0]].variable}`? "
+                "If not, give it a name that is less like it."
+            )
 
 
 def _operation_timeout(text: str) -> float | None:

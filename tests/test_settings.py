@@ -252,9 +252,44 @@ def test_an_unknown_name_is_an_error_with_a_hint() -> None:
         resolve_settings({}, {}).for_tool({"colour": None})
 
 
-def test_foreign_variables_are_left_alone() -> None:
-    """What other programs call their variables is no error."""
-    assert resolve_settings({}, {"SAFEWRITE_TEST_POSTGRES_URL": "x", "THREADS": "0"}).threads == 64
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SAFEWRITE_OPERATION_TIMEOT", "SAFEWRITE_OPERATION_TIMEOUT"),
+        ("SAFEWRITE_OPERATION_TIME_OUT", "SAFEWRITE_OPERATION_TIMEOUT"),
+        ("safewrite_namspace", "SAFEWRITE_NAMESPACE"),
+        ("SAFEWRITE_KEEP_ALIVE", "SAFEWRITE_KEEPALIVE"),
+        ("SAFEWRITE_THREAD", "SAFEWRITE_THREADS"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_with_a_hint(variable: str, meant: str) -> None:
+    """A limit that somebody believes to have set is not passed over, even beside the one that is meant."""
+    for environ in ({variable: "5"}, {variable: "5", "SAFEWRITE_NAMESPACE": "shop"}):
+        with pytest.raises(ConfigurationError) as caught:
+            resolve_settings({}, environ)
+        assert str(caught.value).startswith(f"`{variable}` sets nothing. Do you mean `{meant}`?")
+    assert resolve_settings({}, {variable: " "}) == resolve_settings({}, {})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SAFEWRITE_TEST_POSTGRES_URL",
+        "SAFEWRITE_TEST_DATABASE_URL",
+        "SAFEWRITE_DEEP",
+        "SAFEWRITE_TORTURE",
+        "SAFEWRITE_COMMAND",
+        "SAFEWRITE_MCP_SERVER",
+        "SAFEWRITE_MCP1_PYTHON",
+        "SAFEWRITE_SERVICE_HOST",
+        "SAFEWRITE_PORT_80_TCP",
+        "SAFEWRITER_GRACES",
+        "THREADS",
+    ],
+)
+def test_foreign_variables_are_left_alone(variable: str) -> None:
+    """What tests, commands, clusters and other programs call their variables is no error."""
+    assert resolve_settings({}, {variable: "0"}) == resolve_settings({}, {})
 
 
 @pytest.mark.parametrize(
