@@ -39,14 +39,15 @@ class ManualClock:
       that does not come: at once if that is a body that said so (`block`, `ablock`), else after `patience` real
       seconds; while `shared` is set nobody's sleep moves it at once, for others are at work meanwhile.
 
-    `start` is the wall time at which it begins, in Unix seconds (default: what `time.time()` says, so that a frozen
-    wall clock is kept to).  Works under freezegun, whose `tick` and `move_to` do not move it.
+    `start` is the wall time at which it begins, in Unix seconds (default: what `time.time()` says when it is first
+    looked at, so that a frozen wall clock is kept to).  Works under freezegun, whose `tick` and `move_to` do not
+    move it.
     """
 
     def __init__(self, *, auto: bool = False, start: float | None = None, patience: float = 0.1) -> None:
         self.auto, self.patience = auto, patience
         self.shared = False
-        self._start = time.time() if start is None else start
+        self._start = start
         self._ticks = 0.0
         self._name = f"manual-{id(self):x}"
         self._changed = threading.Condition()
@@ -124,6 +125,10 @@ class ManualClock:
 
     def now(self) -> Moment:
         """Return this instant."""
+        if self._start is None:
+            with self._changed:
+                # Not earlier: a wall that a decorator freezes stands only after the fixtures of its test.
+                self._start = time.time() if self._start is None else self._start
         return Moment(self._start + self._ticks, self._ticks, self._name)
 
     def wait(self, event: threading.Event, seconds: float) -> bool:

@@ -67,6 +67,7 @@ def test_fixtures_are_enough_to_test_a_tool(project: pytest.Pytester) -> None:
     project.makepyfile(
         """
         import httpx, pytest, tools
+        from freezegun import freeze_time
         from safewrite.shell import clock as seam
 
         @pytest.fixture(autouse=True)
@@ -95,6 +96,11 @@ def test_fixtures_are_enough_to_test_a_tool(project: pytest.Pytester) -> None:
             assert {outcome.state for outcome in told} == {"applied"}
             assert dependency.effects("sub_1") == 1
 
+        @freeze_time("2026-11-29 12:00:00")  # which begins after the fixtures
+        def test_a_frozen_wall(lab, dependency, memory_ledger, file_ledger, run_and_turn):
+            assert lab.sw.write(target="sub_id", name="touch")(lambda sub_id: sub_id)("a") == "a"
+            assert lab.clock.now().unix == 1_795_953_600.0 + lab.clock.elapsed
+
         @pytest.mark.parametrize("ledger", ["memory_ledger", "file_ledger"])
         @pytest.mark.parametrize("_", "ab")
         def test_ledgers_are_fresh(request, ledger, _, run_and_turn, tmp_path):
@@ -105,7 +111,7 @@ def test_fixtures_are_enough_to_test_a_tool(project: pytest.Pytester) -> None:
             assert (tmp_path / "ledger.db").exists() is (ledger == "file_ledger")
         """
     )
-    project.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=7)
+    project.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=8)
     assert not (project.path / "never-made.db").exists()
 
 
