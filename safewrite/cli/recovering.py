@@ -255,4 +255,5 @@ def _report(output: Output, recovered: Recovered, *, goes_on: bool) -> None:
     counted = ", ".join(f"{number} {state.replace('_', ' ')}" for state, number in numbers.items())
     problems = f"; {len(recovered.problems)} with a problem" if recovered.problems else ""
     stopped = " It was stopped before the end." if recovered.stopped else ""
-    output.say((f"{len(found)} open: now {counted}{problems}." if found else "Nothing was open.") + stopped)
+    nothing = "It was stopped before it looked at anything." if recovered.stopped else "Nothing was open."
+    output.say(f"{len(found)} open: now {counted}{problems}.{stopped}" if found else nothing)

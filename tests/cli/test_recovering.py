@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
+from safewrite import recovery
 from safewrite.errors import LedgerUnavailable
 from tests.cli.conftest import Command
 from tests.cli.test_opening import change, refused
@@ -313,6 +315,21 @@ def test_a_look_that_is_stopped_says_so_and_is_not_complete(
     assert done.out.splitlines()[-1] == (
         "1 open: now 1 applied, 0 not applied, 0 unknown. It was stopped before the end."
     )
+
+
+def test_a_look_that_is_stopped_at_once_does_not_say_that_nothing_was_open(
+    run: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to stop before it looks, it knows nothing of what is open."""
+    tools(place)
+    arecover = recovery.arecover
+
+    def told(*args: Any, **more: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return arecover(*args, **more)
+
+    monkeypatch.setattr("safewrite.recovery.arecover", told)
+    assert run("recover", "tools:sw").out == "It was stopped before it looked at anything.\n"
 
 
 def test_a_ledger_that_is_away_for_a_while_does_not_end_it(
