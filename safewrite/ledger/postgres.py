@@ -166,7 +166,7 @@ class PostgreSQL:
         if "on" in (
             raw.info.parameter_status(name) for name in ("in_hot_standby", "default_transaction_read_only")
         ):
-            raise self._refused(_READ_ONLY, "it says so itself")
+            raise self._refused(_READ_ONLY)
         asked = ", ".join(f"('{table}', '{right}')" for table in _NEEDED for right in _NEEDED[table])
         connection: Any = raw  # psycopg takes literal texts only
         try:
@@ -179,7 +179,7 @@ class PostgreSQL:
             raise self.refusal(error) from error
         if found:
             lacks = ", ".join(f"{right} on `{table}`" for table, right in found)
-            raise self._refused(_DENIED, f"the role `{raw.info.user}` lacks {lacks}")
+            raise self._refused(_DENIED, f" The role `{raw.info.user}` lacks {lacks}.")
 
     def prepare(self, raw: Limited) -> bool:
         """Prepare what every call sends; return whether that could be done."""
@@ -272,17 +272,15 @@ class PostgreSQL:
         reason, said = self.reason(error), " ".join(str(error).split())
         if reason in (_BUSY, _UNREACHABLE) and not _rejected(error, said):
             return Trouble(reason)
-        return self._refused(reason, said)
+        return self._refused(reason, f" PostgreSQL says: {said}.")
 
-    def _refused(self, reason: str, said: str) -> ConfigurationError:
+    def _refused(self, reason: str, why: str = "") -> ConfigurationError:
         what = {
             _READ_ONLY: "is read-only: a replica, or a role that may not write. Name the primary server",
             _DENIED: "may not be used as it is: see `docs/howto/use-postgresql.md` for the rights that a role needs",
             _UNREACHABLE: "refuses the connection. Look at host, database, user and password in the URL",
         }.get(reason, "cannot be used")
-        return ConfigurationError(
-            f"The ledger {self.named} {what}. Nothing was sent. PostgreSQL says: {said}."
-        )
+        return ConfigurationError(f"The ledger {self.named} {what}. Nothing was sent.{why}")
 
 
 _DIALECT: Dialect = PGDialect(paramstyle="format")  # type: ignore[no-untyped-call]

@@ -236,7 +236,9 @@ def test_a_role_without_rights_is_told_which(postgres_ledger_url: str, opened: O
     with role(postgres_ledger_url, "SELECT ON ALL TABLES IN SCHEMA public") as url:
         ledger = opened(url)
         assert ledger.open_intents() == []
-        with pytest.raises(ConfigurationError, match=r"the role `app` lacks .*INSERT on `safewrite_audit`"):
+        with pytest.raises(
+            ConfigurationError, match=r"Nothing was sent\. The role `app` lacks .*INSERT on `safewrite_audit`"
+        ):
             Caller(ledger).ask()
 
 
