@@ -290,9 +290,13 @@ class Ledger:
 
     def take(self, intent_id: str, owner: str, seconds: float) -> bool:
         """Return whether an intent is this recovery's for so long: no other one has it."""
-        now = self._now()
 
         def work(unit: Unit) -> tuple[bool, None]:
+            found = unit.row(unit.sql.revision, {"id": intent_id})
+            at = unit.moment(found[1]) if found is not None else None
+            now = (
+                at.unix if at is not None else self._now()
+            )  # workers' clocks differ, where there are several
             asked = {"intent_id": intent_id, "owner": owner}
             asked_until = {"until": unit.stamp(now + seconds), "now": unit.stamp(now)}
             return unit.row(unit.sql.take, asked | asked_until) is not None, None

@@ -785,6 +785,17 @@ def test_units_wait_for_a_line_no_longer_than_for_each_other(opened: Opens, post
 # Its lines ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_recovery_has_an_intent_by_the_server_s_clock(opened: Opens, postgres_ledger_url: str) -> None:
+    """A worker whose own clock is an hour ahead takes nothing from another, nor keeps it from others for longer."""
+    wrong = opened(postgres_ledger_url, now=lambda: time.time() + 3600.0)
+    right = opened(postgres_ledger_url)
+    one, two = (Caller(right)(turn=name, target=name).ask()[0] for name in ("one", "two"))
+    assert right.take(one.id, "right", 30.0)
+    assert not wrong.take(one.id, "wrong", 30.0)
+    assert wrong.take(two.id, "wrong", 0.0)
+    assert right.take(two.id, "right", 30.0)
+
+
 def test_leases_run_by_the_server_s_clock(opened: Opens, postgres_ledger_url: str) -> None:
     """A worker whose own clock is hours off neither breaks a lease nor waits for one that is over."""
     here, elsewhere = Caller(opened(postgres_ledger_url)), Caller(opened(postgres_ledger_url))
