@@ -1,9 +1,8 @@
-"""Connections, and the units of work that run on them: one writes at a time, many read.
+"""Units of work on the connections to one SQLite database: one writes at a time, many read.
 
-The connections are the ledger's own.  One is held for writing, behind a lock and a queue: whoever finds it free leads,
-carries out all that wait in one transaction with one commit, and then leaves the lead to the next, so that only one
-of a process meets the other processes.  Reading uses it too while it is free, for its cache is warm; else one of a
-few that only read.
+Those that write wait in a queue for the one connection that does: whoever finds it free leads, carries out all that
+wait in one transaction with one commit, and then leaves the lead to the next, so that only one of a process meets the
+other processes.  Reading uses it too while it is free, for its cache is warm; else one of a few that only read.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import uniform
-from threading import Lock, RLock, Thread, get_ident
+from threading import Thread, get_ident
 from typing import Any, TypeVar
 
-from safewrite.errors import ConfigurationError
-from safewrite.ledger.forks import generation, tell
+from safewrite.ledger.forks import tell
+from safewrite.ledger.keeper import PATIENCE, Connections, Keeper
 from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.ticks import monotonic
@@ -30,14 +28,8 @@ T = TypeVar("T")
 LONGEST_WAIT = 86_400.0
 """Seconds that any wait is cut to: drivers count milliseconds in 32 bits."""
 
-_PATIENCE = 1.0
-"""Seconds that closing waits for a unit beyond what units wait for each other."""
-
 _PAUSE = (0.0002, 0.002)
 """Seconds between two looks whether another process is done: at least and at most."""
-
-_READERS = 8
-"""Connections for reading that are kept."""
 
 _POLL = 0.05
 """Seconds after which who waits looks by itself whether anybody leads: an interrupt can take a call with it."""
@@ -46,56 +38,14 @@ _IDLE = 5.0
 """Seconds without work after which the ledger's own thread ends."""
 
 
-@dataclass(eq=False, slots=True)
-class _Held:
-    """A connection: as the pool knows it, and as the driver does."""
-
-    pooled: Any
-    raw: Any
-    durable: bool = False
-    """It was made ready for writing."""
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):  # it is given up, whatever state it is in
-            self.pooled.close()
-
-
-@dataclass(eq=False)  # no slots: the ledger's own thread refers to it weakly
-class _Connections:
-    """What one process has open.  A child of it makes its own, and never touches these."""
-
-    lock: Any = field(default_factory=RLock)
-    """Held around the connection that writes.  Reentrant only because such a lock knows its owner."""
-    thread: int = 0
-    """The thread that holds it, by its identifier."""
-    writer: _Held | None = None
-    readers: deque[_Held] = field(default_factory=deque)
-    checked: bool = False
-    """The tables were seen to be those of this version."""
-    proven: bool = False
-    """It could be written: what fails from now on is no matter of configuration."""
-    queue: deque[Place] = field(default_factory=deque)
-    """What is to be written, in the order in which it came."""
-    bell: Any = field(default_factory=Lock)
-    """Released to call the thread of the ledger's own, if there is one."""
-    server: Thread | None = None
-    gate: Any = field(default_factory=RLock)
-    """Passed by those that read aside, and shut around a fork."""
-    aside: deque[int] = field(default_factory=deque)
-    """The threads that read aside."""
-    forking: bool = False
-
-
 class Store:
-    """The connections to one database.  `check` is called once per process, before anything else is done."""
+    """Runs units on one database.  `check` is called once per process, before anything else is done."""
 
     def __init__(self, database: SQLite, *, wait: float, check: Callable[[SQLite, Any, float], None]) -> None:
         self._database = database
         self._wait = min(wait, LONGEST_WAIT)
-        self._check = check
-        self._closed = False
-        self._first = generation()
-        self._processes: dict[int, _Connections] = {}
+        self._keeper = Keeper(database, wait=self._wait, check=check)
+        self._own = self._keeper.own
         if not database.memory:
             tell(self)
 
@@ -134,7 +84,7 @@ class Store:
         own.queue.append(place)
         self._call(own)
 
-    def _lead(self, own: _Connections, me: int) -> bool:
+    def _lead(self, own: Connections, me: int) -> bool:
         """Carry out all that waits; return False, with nothing done, where somebody else does."""
         try:
             if not own.lock.acquire(blocking=False):
@@ -154,18 +104,18 @@ class Store:
             else:
                 self._hand_over(own)
 
-    def _hand_over(self, own: _Connections) -> None:
+    def _hand_over(self, own: Connections) -> None:
         """Tell the first that waits, if any, that nobody leads."""
         if own.queue:
             first = next((p for p in tuple(own.queue) if not (p.done or p.withdrawn)), None)
             if first is not None and not first.ring():
                 self._call(own)
 
-    def _leave(self, own: _Connections, place: Place) -> None:
+    def _leave(self, own: Connections, place: Place) -> None:
         """Give up waiting.  A unit that runs already is waited for: it stands, or it never will."""
         try:
             if not place.withdraw() and not place.done:
-                own.lock.acquire(timeout=self._wait + _PATIENCE)
+                own.lock.acquire(timeout=self._wait + PATIENCE)
         finally:
             try:  # noqa: SIM105
                 own.lock.release()
@@ -175,7 +125,7 @@ class Store:
 
     # Leading: the lock is held -----------------------------------------------------------------------------------
 
-    def _carry_out(self, own: _Connections) -> None:
+    def _carry_out(self, own: Connections) -> None:
         """Carry out all that waits, in its order, in as few transactions as it takes.
 
         Places stay in the queue until they are done, so that an interrupt here loses none: whoever leads next begins
@@ -193,17 +143,17 @@ class Store:
             while own.queue and own.queue[0].done:
                 own.queue.popleft()
 
-    def _looked(self, own: _Connections, place: Place) -> bool:
+    def _looked(self, own: Connections, place: Place) -> bool:
         """Whether a look was enough for a place, which then is done."""
         if place.look is None:
             return False
         try:
             try:
-                found = self._asked(own, self._writer(own), place.look)
+                found = self._keeper.asked(own, self._keeper.writer(own), place.look)
             except Trouble as trouble:
                 if trouble.reason != "ledger_busy" or self._database.memory:
                     raise
-                found = self._aside(own, place.look)
+                found = self._keeper.aside(own, place.look)
         except Exception as error:
             place.end(error=error)
             return True
@@ -212,28 +162,28 @@ class Store:
         place.end(found)
         return True
 
-    def _together(self, own: _Connections, group: list[Place]) -> list[list[Place]]:
+    def _together(self, own: Connections, group: list[Place]) -> list[list[Place]]:
         """Run units in one transaction.  Return what is to be run yet, in new groups: nothing if this one is done.
 
         Where a unit fails, those before it, itself, and those after it are run apart: it fails by itself alone.
         """
         at, until = 0, group[0].until
         try:
-            held = self._ready(own, until)
+            held = self._keeper.ready(own, until)
         except Exception as error:
             for place in group:
                 place.end(error=error)
             return []
         try:
             self._begin(held.raw, until)
-            unit = self._unit(held)
+            unit = self._keeper.unit(held)
             for place in group:
                 place.run(unit)
                 at += 1
             self._commit(held.raw, until)
         except BaseException as error:
             ours, whole = isinstance(error, self._database.errors), at == len(group)
-            self._undo(own, held, certain=not (ours and whole))
+            self._keeper.undo(own, held, certain=not (ours and whole))
             if not isinstance(error, Exception):
                 raise
             if not (ours and whole and self._landed(own, group)):
@@ -244,14 +194,6 @@ class Store:
         for place in group:
             place.end(place.value)
         return []
-
-    def _ready(self, own: _Connections, until: float) -> _Held:
-        """Return the connection that writes, ready for it."""
-        held = self._writer(own)
-        if not held.durable:
-            self._usable(own, lambda: self._database.make_durable(held.raw, until))
-            held.durable = own.proven = True
-        return held
 
     def _told(self, error: Exception) -> Exception:
         """Return an error as the unit's caller is told of it."""
@@ -286,32 +228,23 @@ class Store:
                     raise
                 time.sleep(uniform(*_PAUSE))  # noqa: S311
 
-    def _undo(self, own: _Connections, held: _Held, *, certain: bool) -> None:
-        """Roll back; give the connection up where that fails, or where it may say what is not on the disk."""
-        try:
-            if held.raw.in_transaction:
-                held.raw.execute("ROLLBACK")
-        except self._database.errors:
-            certain = False
-        if not certain and not self._database.memory:
-            own.writer = None
-            held.close()
-
-    def _landed(self, own: _Connections, group: list[Place]) -> bool:
+    def _landed(self, own: Connections, group: list[Place]) -> bool:
         """Whether units stand although their commit ended with an error: look for the newest row, on another line."""
         proof = next((place.proof for place in reversed(group) if place.proof is not None), None)
         if proof is None:
             return True
         asked = {"intent": proof.intent, "sequence": proof.sequence}
         try:
-            found = self._asked(own, self._writer(own), lambda unit: unit.row(unit.sql.hash, asked))
+            found = self._keeper.asked(
+                own, self._keeper.writer(own), lambda unit: unit.row(unit.sql.hash, asked)
+            )
         except Trouble:
             return False
         return found is not None and found[0] == proof.hash
 
     # Leading for those who do not wait ---------------------------------------------------------------------------
 
-    def _call(self, own: _Connections) -> None:
+    def _call(self, own: Connections) -> None:
         """Wake the thread that leads for places in which no thread waits; start it if there is none."""
         with contextlib.suppress(RuntimeError):  # it has been called already
             own.bell.release()
@@ -320,7 +253,7 @@ class Store:
             own.server = Thread(target=_serve, args=about, name="safewrite-ledger", daemon=True)
             own.server.start()
 
-    def _served(self, own: _Connections, *, called: bool) -> float:
+    def _served(self, own: Connections, *, called: bool) -> float:
         """Lead, on the ledger's own thread, if something waits; return for how long to wait for a call, 0.0 to end."""
         if own.queue and not self._lead(own, get_ident()):
             now = monotonic()
@@ -339,11 +272,11 @@ class Store:
         own, me = self._own(), get_ident()
         must = not own.checked or self._database.memory
         if not must and (long or own.thread == me):
-            return self._aside(own, query)
+            return self._keeper.aside(own, query)
         try:
             if own.lock.acquire(timeout=self._wait) if must else own.lock.acquire(blocking=False):
                 own.thread = me
-                return self._asked(own, self._writer(own), query)
+                return self._keeper.asked(own, self._keeper.writer(own), query)
         except Trouble as trouble:
             # The connection that writes does not wait by itself; those that only read do.
             if trouble.reason != "ledger_busy" or must:
@@ -359,150 +292,24 @@ class Store:
                 self._hand_over(own)
         if must:
             raise Trouble("ledger_busy")
-        return self._aside(own, query)
+        return self._keeper.aside(own, query)
 
-    def _asked(self, own: _Connections, held: _Held, query: Callable[[Unit], T]) -> T:
-        try:
-            return query(self._unit(held))
-        except self._database.errors as error:
-            self._undo(own, held, certain=False)
-            raise Trouble(self._database.reason(error)) from error
-
-    def _aside(self, own: _Connections, query: Callable[[Unit], T]) -> T:
-        try:
-            with own.gate:
-                own.aside.append(get_ident())
-            return self._read_aside(own, query)
-        finally:
-            with contextlib.suppress(ValueError):  # an interrupt came before it
-                own.aside.remove(get_ident())
-
-    def _read_aside(self, own: _Connections, query: Callable[[Unit], T]) -> T:
-        try:
-            held = own.readers.pop()
-        except IndexError:
-            held = self._open(own)
-        try:
-            result = query(self._unit(held))
-        except BaseException as error:
-            held.close()
-            if isinstance(error, self._database.errors):
-                raise Trouble(self._database.reason(error)) from error
-            raise
-        own.readers.append(held)
-        if self._closed or len(own.readers) > _READERS:
-            self._drain(own, 0 if self._closed else _READERS)
-        return result
-
-    # Connections -------------------------------------------------------------------------------------------------
-
-    def _own(self) -> _Connections:
-        """Return what this process has open.  What a parent has stays referred to here, and is never closed here."""
-        if self._closed:
-            raise Trouble("ledger_closed")
-        process = generation()
-        if self._database.memory and process != self._first:
-            raise Trouble("ledger_forked")
-        return self._processes.get(process) or self._processes.setdefault(process, _Connections())
-
-    def _writer(self, own: _Connections) -> _Held:
-        """Return the connection that writes, opened and looked over if need be.  The lock is held."""
-        if self._closed:
-            raise Trouble("ledger_closed")
-        if own.writer is None:
-            own.writer = self._open(own)
-        if own.writer.raw.in_transaction:  # an interrupt came while one was being undone
-            self._undo(own, own.writer, certain=False)
-            return self._writer(own)
-        if not own.checked:
-            self._check(self._database, own.writer.raw, self._wait)
-            own.checked = True
-        return own.writer
-
-    def _open(self, own: _Connections) -> _Held:
-        pooled = self._usable(own, self._database.connect)
-        return _Held(pooled, pooled.driver_connection)
-
-    def _usable(self, own: _Connections, step: Callable[[], T]) -> T:
-        """Take a step towards using the database: that it cannot be used is told so only before it ever was."""
-        try:
-            return step()
-        except ConfigurationError as error:
-            if not own.proven:
-                raise
-            cause = error.__cause__ or error
-            raise Trouble(self._database.reason(cause)) from cause
-
-    def _unit(self, held: _Held) -> Unit:
-        return Unit(held.raw, self._database.sql, self._database.stamp)
-
-    # Forks -------------------------------------------------------------------------------------------------------
+    # Forks, and the end ------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close every connection, and open none until the fork is over; units that run are waited for.
-
-        SQLite keeps by file, for the whole process, which locks are held.  A child that finds the file open takes
-        its parent's locks for its own: it waits for one that nobody lets go of, and writes on where the parent, as
-        the last that it knows of, has taken the log away.
-        """
-        own = self._processes.get(generation())
-        if own is None or own.thread == get_ident():
-            return
-        until = monotonic() + self._wait + _PATIENCE
-        own.gate.acquire(timeout=self._wait + _PATIENCE)
-        own.forking = True
-        if own.lock.acquire(timeout=max(0.0, until - monotonic())):
-            held, own.writer = own.writer, None
-            if held is not None:
-                held.close()
-        while own.aside and monotonic() < until:
-            time.sleep(_PAUSE[0])
-        self._drain(own, 0)
+        """Close every connection, and open none until the fork is over; units that run are waited for."""
+        self._keeper.before_fork()
 
     def after_fork(self) -> None:
         """Let connections be opened again, in the parent: the child has its own."""
-        own = self._processes.get(generation())
-        if own is None or not own.forking:
-            return
-        own.forking = False
-        for lock in (own.lock, own.gate):
-            with contextlib.suppress(RuntimeError):  # it could not be had in time
-                lock.release()
-        self._hand_over(own)
-
-    # The end -----------------------------------------------------------------------------------------------------
+        self._keeper.after_fork(self._hand_over)
 
     def close(self) -> None:
         """Close every connection of this process.  Units that run are waited for; later ones raise `Trouble`."""
-        own = self._processes.get(generation())
-        if own is None:
-            self._closed = True
-            return
-        self._closed = True
-        held = None
-        try:
-            # A unit that never ends keeps its connection: it is closed with the process.
-            if own.lock.acquire(timeout=self._wait + _PATIENCE):
-                held, own.writer = own.writer, None
-        finally:
-            try:
-                own.lock.release()
-            except RuntimeError:
-                pass
-            else:
-                self._hand_over(own)
-        if held is not None:
-            held.close()
-        self._drain(own, 0)
-        self._database.engine.dispose()
-
-    def _drain(self, own: _Connections, keep: int) -> None:
-        while len(own.readers) > keep:
-            with contextlib.suppress(IndexError):
-                own.readers.popleft().close()
+        self._keeper.close(self._hand_over)
 
 
-def _serve(store: weakref.ref[Store], own: weakref.ref[_Connections], bell: Any) -> None:
+def _serve(store: weakref.ref[Store], own: weakref.ref[Connections], bell: Any) -> None:
     """Be a ledger's own thread.  While it waits it holds nothing: a ledger that nobody holds is closed by its end."""
     wait = _IDLE
     while wait:

@@ -177,7 +177,7 @@ def test_a_commit_that_fails_for_all_is_tried_for_each(
                 raw.execute("ROLLBACK")
                 raise error_of(sqlite3.SQLITE_FULL, "database or disk is full")
 
-    opened = ledger._store._open
+    opened = ledger._store._keeper._open
 
     def opening(own: Any) -> Any:
         held = opened(own)
@@ -185,7 +185,7 @@ def test_a_commit_that_fails_for_all_is_tried_for_each(
         held.raw = Raw(raw, lambda sql: fault(sql, raw))
         return held
 
-    monkeypatch.setattr(ledger._store, "_open", opening)
+    monkeypatch.setattr(ledger._store._keeper, "_open", opening)
     with together(ledger, *(one.ask for one in ones)) as futures:
         pass
     told = [failure(future.result) for future in futures]
@@ -349,7 +349,7 @@ def test_a_child_forked_while_others_wait_has_a_queue_of_its_own(ledger: Ledger)
 
     with together(ledger, one.ask) as futures:
         # The file is locked by the parent's transaction: the child waits for it in vain, and is told.
-        ledger._store._wait = 0.1
+        ledger._store._wait = ledger._store._keeper._wait = 0.1
         assert in_child(child) == [0, True]
     assert futures[0].result()[1] == Run("R1", 1)
     assert in_child(lambda: type(two.ask()[1]).__name__) == "Run"
@@ -361,7 +361,7 @@ def test_closing_tells_those_that_wait(ledger: Ledger) -> None:
     ones = callers(ledger, 5)
     with ThreadPoolExecutor(1) as pool, together(ledger, *(one.ask for one in ones)) as futures:
         closing = pool.submit(ledger.close)
-        await_that(lambda: ledger._store._closed)
+        await_that(lambda: ledger._store._keeper._closed)
     closing.result(10)
     told = [failure(future.result) for future in futures]
     assert {error.reason for error in told if error is not None} <= {"ledger_closed"}

@@ -14,7 +14,7 @@ import pytest
 
 from safewrite.core.commands import Run
 from safewrite.errors import ConfigurationError, LedgerUnavailable
-from safewrite.ledger import store as store_module
+from safewrite.ledger import keeper
 from safewrite.ledger.sql import Ledger
 from tests.ledger.driver import Caller
 from tests.ledger.faults import in_child, open_files
@@ -184,7 +184,7 @@ def test_closing_while_others_work(path: Path) -> None:
 
 def test_closing_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit that does not end keeps its connection until it does; the ledger is closed all the same."""
-    monkeypatch.setattr(store_module, "_PATIENCE", 0.0)
+    monkeypatch.setattr(keeper, "PATIENCE", 0.0)
     ledger = Ledger(f"sqlite:///{path}", busy_timeout=0.05)
     caller = Caller(ledger)
     caller.write()
@@ -203,7 +203,7 @@ def test_closing_does_not_wait_for_ever(path: Path, monkeypatch: pytest.MonkeyPa
             caller(turn="2").ask()
         go.set()
         assert writing.result(10) == 0
-    held = ledger._store._processes.popitem()[1].writer
+    held = ledger._store._keeper._processes.popitem()[1].writer
     assert held is not None
     held.close()
 
