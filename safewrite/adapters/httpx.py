@@ -175,7 +175,8 @@ class _Exchange:
             headers.update(deadline_headers(attempt.remaining(), attempt.deadline_at))
             if self._writes or attempt.role == "read":
                 attempt.deadline_read = True
-            if self._writes and "Idempotency-Key" not in headers:
+            if self._writes and headers.get("Idempotency-Key") in (None, attempt._key):
+                # Also where a request that is kept has it from an earlier attempt: that it is read is noted.
                 headers["Idempotency-Key"] = attempt.key
         elif left < inf:
             headers.update(deadline_headers(left, clock().now().unix + left))

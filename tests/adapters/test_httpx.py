@@ -642,6 +642,34 @@ def test_a_lost_response_is_sent_again_under_the_same_key(colour: Colour, sw: Sa
         assert (outcome.state, outcome.attempts, dependency.effects()) == ("applied", 3, 1)
 
 
+def test_a_request_that_was_made_once_names_the_attempt_that_sends_it(sw: SafeWrite) -> None:
+    """A body may keep it: its second send carries the second attempt, under the key of both."""
+    billing = safewrite.Dependency("billing", key_retention=3600.0)
+    request = httpx.Request("POST", "http://x/")
+    sent: list[tuple[str, str]] = []
+    attempts: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        sent.append((request.headers["X-Attempt-Id"], request.headers["Idempotency-Key"]))
+        if len(sent) == 1:
+            raise httpx.ReadTimeout("no answer", request=request)
+        return httpx.Response(200)
+
+    @sw.write(target="n", name=f"kept{next(NAMES)}", dependency=billing, wait=tenacity.wait_none())
+    def send(n: int, attempt: safewrite.Attempt) -> None:
+        attempts.append(attempt.id)
+        with guarded(httpx.Client(transport=httpx.MockTransport(handle))) as client:
+            client.send(request)
+
+    with safewrite.run("r1"), safewrite.turn(1):
+        outcome = send.outcome(1)
+        assert sent == [(attempt, send.key(1)) for attempt in attempts]
+    assert (outcome.state, len(set(attempts))) == ("applied", 2)
+    intent = sw.ledger.load(outcome.intent_id)
+    assert intent is not None
+    assert [attempt.key_carried for attempt in intent.state.attempts] == [True, True]
+
+
 # What is not the only request --------------------------------------------------------------------------------
 
 
