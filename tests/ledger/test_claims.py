@@ -10,7 +10,7 @@ import pytest
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.events import Delivered, Ended, OutcomeState, Promises, ReadEnded, Resolved, Verdict
 from safewrite.core.state import Alarm
-from safewrite.ledger.model import Candidates, Contents, Intent
+from safewrite.ledger.model import SUBJECT, Candidates, Contents, Intent
 from tests.ledger.driver import APPLIED, UNKNOWN, Caller, moment
 
 READ = ReadEnded(Verdict.APPLIED, moment(2.0), 2, 1)
@@ -58,6 +58,15 @@ def test_fewer_free_objects_than_open_intents_prove_nothing(caller: Caller) -> N
     assert intent.state.outcome is OutcomeState.UNKNOWN
     _, fact = look(caller, intent, "ch_1", "ch_2")
     assert fact.verdict is Verdict.APPLIED
+
+
+@pytest.mark.parametrize("digit", "0f")
+def test_whatever_its_run_is_called_an_open_intent_counts(caller: Caller, digit: str) -> None:
+    """All runs of one subject count: those whose digest is the first of all in the index, and the last."""
+    runs = (caller(run=f"run-{n}") for n in range(2, 1000))
+    lost(next(c for c in runs if c.identity.wish[SUBJECT] == digit))
+    _, fact = look(caller, lost(caller), "ch_1")
+    assert (fact.verdict, fact.reason) == (Verdict.INCONCLUSIVE, "too_few_candidates")
 
 
 def test_an_intent_known_not_to_be_applied_counts_itself(caller: Caller) -> None:

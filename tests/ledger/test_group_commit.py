@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from safewrite.ledger import store as store_module
 from safewrite.ledger.places import Place
 from safewrite.ledger.sql import Ledger
 from safewrite.ledger.units import Trouble, Unit
+from safewrite.shell import steps
 from tests.ledger.driver import Caller
 from tests.ledger.faults import Raw, break_writer, error_of, failure, in_child
 
@@ -484,3 +487,33 @@ def test_a_refusal_in_the_queue_keeps_its_reason(open_ledger: Callable[..., Ledg
         error = pool.submit(lambda: failure(Caller(ledger).ask)).result(10)
     assert isinstance(error, LedgerUnavailable)
     assert error.reason == "ledger_busy"
+
+
+def test_a_wake_that_comes_while_others_are_woken_is_not_lost() -> None:
+    """A thread that is done just as the loop has looked for the last time calls the loop again."""
+    rounds: list[int] = []
+
+    class Arrived(deque[steps._Waiting]):
+        """What arrives, and one more just behind a look that found nothing."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not found and not rounds:
+                rounds.append(1)
+                box.put(second)
+            return found
+
+    async def main() -> None:
+        nonlocal box
+        loop = asyncio.get_running_loop()
+        box = steps._Mailbox(loop)
+        box._arrived = Arrived()
+        first.future, second.future = loop.create_future(), loop.create_future()
+        box.put(first)
+        await first.future
+        await asyncio.wait_for(second.future, 10)
+
+    box: Any = None
+    first, second = steps._Waiting(), steps._Waiting()
+    asyncio.run(main())
+    assert rounds == [1]

@@ -48,6 +48,23 @@ def test_a_forked_child_opens_its_own(open_ledger: Callable[..., Ledger]) -> Non
     assert caller.ledger.find(caller(turn="child", target='"child"').identity.key) is not None
 
 
+def test_a_child_s_child_opens_its_own(open_ledger: Callable[..., Ledger]) -> None:
+    """What a child has opened belongs to it as the parent's belongs to the parent."""
+    caller = Caller(open_ledger())
+    store = caller.ledger._store
+
+    def grandchild(own: object) -> object:
+        intent = caller(turn="grandchild", target='"grandchild"').write()
+        return [store._own() is own, intent.state.outcome.value]
+
+    def child() -> object:
+        caller(turn="child", target='"child"').write()
+        own = store._own()
+        return in_child(lambda: grandchild(own))
+
+    assert in_child(child) == [False, "applied"]
+
+
 def test_a_child_does_not_close_what_is_its_parent_s(caller: Caller) -> None:
     """Closing the ledger in the child leaves the parent's connections alone."""
     caller.write()
@@ -219,6 +236,18 @@ def test_every_connection_is_durable_and_keeps_references(open_ledger: Callable[
         assert held.raw.execute("PRAGMA synchronous").fetchone() == (2,)
         assert held.raw.execute("PRAGMA foreign_keys").fetchone() == (1,)
     assert len(own.readers) == 1
+
+
+def test_after_closing_those_that_do_not_wait_are_refused_alike(caller: Caller) -> None:
+    """A coroutine hears of it where it asks what came of its order, as the same error as a thread."""
+    intent = caller.write()
+    caller.ledger.close()
+    order = caller.ledger.whether_moved_on(intent)
+    woken: list[int] = []
+    place = order.later(lambda: woken.append(1))
+    with pytest.raises(LedgerUnavailable) as told:
+        order.outcome(place)
+    assert (told.value.reason, woken) == ("ledger_closed", [1])
 
 
 def test_closing_before_the_first_use(path: Path) -> None:

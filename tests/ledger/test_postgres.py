@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 import safewrite
 from safewrite import Applied, SafeWrite, StillRunning
 from safewrite.core.commands import Answer, Run, Watch
-from safewrite.core.events import Ended, OutcomeState, ReadEnded, Verdict
+from safewrite.core.events import Ended, Event, Missed, OutcomeState, ReadEnded, Verdict
 from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
 from safewrite.ledger import migrate, pool
 from safewrite.ledger.lines import Leg
@@ -565,6 +565,47 @@ def test_a_commit_whose_answer_was_lost_counts(opened: Opens, line: Wire) -> Non
     assert isinstance(command, Answer)
     assert after.state.outcome is OutcomeState.APPLIED
     assert len(caller.ledger.rows(intent.id)) == 2
+
+
+def test_what_was_not_committed_when_its_line_was_lost_is_written_on_another(
+    opened: Opens, line: Wire
+) -> None:
+    """One cut wire is no reason to refuse a call: its claim is not there, so it is made, once."""
+    caller = Caller(opened(line.url))
+    commits = iter(["before"])
+    line.decide = lambda number, query: next(commits, "") if b"COMMIT" in query else ""
+    intent, command = caller.ask()
+    assert isinstance(command, Run)
+    assert len(caller.ledger.rows(intent.id)) == 1
+
+
+def test_a_commit_that_nobody_can_look_up_is_a_refusal(opened: Opens, line: Wire) -> None:
+    """The server is gone with it: nobody is told that it stands, and where it does not it is recorded later."""
+    caller = Caller(opened(line.url))
+    intent, _ = caller.ask()
+
+    def decide(number: int, query: bytes) -> str:
+        line.up = b"COMMIT" not in query
+        return "" if line.up else "before"
+
+    line.decide = decide
+    with pytest.raises(LedgerUnavailable) as caught:
+        caller.end(intent)
+    assert caught.value.reason == "ledger_unreachable"
+    line.up, line.decide = True, lambda number, query: ""
+    assert len(caller.ledger.rows(intent.id)) == 1
+    assert caller.end(intent)[0].state.outcome is OutcomeState.APPLIED
+
+
+def test_a_note_whose_commit_got_no_answer_is_not_made_again(opened: Opens, line: Wire) -> None:
+    """It is the first row under a key of its own, which a second try would find taken."""
+    caller = Caller(opened(line.url, busy_timeout=0.2))
+    caller.write()
+    commits = iter(["after"])
+    line.decide = lambda number, query: next(commits, "") if b"COMMIT" in query else ""
+    identity = replace(caller.identity, key="read_1")
+    noted = caller.ledger.noting(identity, Event(moment(1.0), Missed("timeout", 1)), caller.meta, {}).now()
+    assert len(caller.ledger.rows(noted.intent.id)) == 1
 
 
 def test_a_server_that_is_gone_in_the_middle_is_unavailable_and_found_again(

@@ -380,6 +380,16 @@ def test_the_intent_s_row_tells_where_it_stands(caller: Caller) -> None:
     assert row["fingerprint"] == json.dumps(digests(intent.salt, caller.arguments), separators=(",", ":"))
 
 
+def test_the_lease_in_the_intent_s_row_is_that_of_the_claim(caller: Caller) -> None:
+    """What is learnt while it is held makes it no longer."""
+    intent, _ = caller.ask()
+    (claimed,) = caller.ledger.select(_intent())
+    caller.end(intent, UNKNOWN, at=5.0)
+    (row,) = caller.ledger.select(_intent())
+    assert row["lease_owner"] == "host:1"
+    assert row["lease_expires_at"] == claimed["lease_expires_at"]
+
+
 # Looking up ----------------------------------------------------------------------------------------------------
 
 

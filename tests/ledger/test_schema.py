@@ -236,6 +236,7 @@ def test_a_ledger_whose_rows_ran_ahead_takes_no_more(caller: Caller, db: sqlite3
     "change",
     [
         "UPDATE safewrite_intent SET revision = 9",
+        "UPDATE safewrite_intent SET created_at = x'00'",
         "DROP TRIGGER safewrite_audit_no_update; UPDATE safewrite_audit SET body = 'x' WHERE id = 1",
         "DROP TRIGGER safewrite_audit_no_update; UPDATE safewrite_audit SET body = replace(body, 'er\":1', 'er\":2')",
     ],
