@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from safewrite import SafeWrite
+from safewrite.core.fold import Impossible
 from safewrite.shell import debts, sync
 from safewrite.shell.clock import use
+from safewrite.shell.steps import carry
 from safewrite.testing import ManualClock
 from tests.shell.conftest import Shell, Tools, attempts, eventually
 from tests.shell.remote import LOSE, Remote, Step
@@ -188,6 +191,23 @@ def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         owed.add(debts.Debt(key, "nothing", lambda: iter(())))  # type: ignore[arg-type,return-value]
     assert list(owed._by_key) == ["b", "c"]
     assert "could not record of a" in caplog.text
+
+
+def test_what_is_owed_and_stands_otherwise_costs_nothing_else() -> None:
+    """A fact that cannot follow any more is let go; those that are owed after it are stored."""
+    stored: list[str] = []
+
+    def pay(what: str) -> Any:
+        if what == "impossible":
+            raise Impossible(what)
+        stored.append(what)
+        yield from ()
+
+    owed = debts.Debts()
+    for what in ("first", "impossible", "last"):
+        owed.add(debts.Debt("key", what, partial(pay, what)))
+    carry(owed.settle("key"))
+    assert (stored, owed._by_key) == (["first", "last"], {})
 
 
 def test_a_clock_that_was_replaced_comes_back() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import safewrite
-from safewrite import LedgerUnavailable, OutcomeUnknown, SafeWrite, ValueNotKept, WriteRejected
+from safewrite import Dependency, LedgerUnavailable, OutcomeUnknown, SafeWrite, ValueNotKept, WriteRejected
 from tests.shell.conftest import KEYED, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import LOSE, Remote, Step, reject
 
@@ -75,6 +75,21 @@ def test_a_claim_that_cannot_be_written_sends_nothing(
     lock.let_go()
     assert shell.call(cancel, "sub_1") == "sub_1 done"
     assert remote.count() == 1
+
+
+def test_a_claim_that_fails_in_the_middle_keeps_no_place(
+    shell: Shell, tool: Tools, sw: SafeWrite, database: Path
+) -> None:
+    """It had leave to send by then, and gives that back: the next call is not told that all places are taken."""
+    cancel = tool(sw, dependency=Dependency("billing", max_concurrency=1))
+    with closing(sqlite3.connect(database)) as other:
+        other.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON safewrite_audit BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        with pytest.raises(LedgerUnavailable):
+            shell.call(cancel, "sub_1")
+        other.execute("DROP TRIGGER full")
+    assert shell.call(cancel, "sub_1") == "sub_1 done"
 
 
 def test_an_applied_outcome_that_cannot_be_written_is_told(

@@ -12,10 +12,20 @@ import pytest
 from tenacity import wait_exception, wait_fixed, wait_incrementing
 
 import safewrite
-from safewrite import Applied, Attempt, BudgetExhausted, Deadline, OutcomeUnknown, SafeWrite, WriteNotSent
+from safewrite import (
+    Applied,
+    Attempt,
+    BudgetExhausted,
+    Deadline,
+    Inconclusive,
+    OutcomeUnknown,
+    SafeWrite,
+    WriteNotSent,
+)
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Verdict
 from safewrite.core.state import ReadState
+from safewrite.shell.sync import grace_within
 from safewrite.shell.threads import Pool
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, WITHIN, Shell, Tools, attempts, eventually
@@ -56,6 +66,8 @@ def test_an_attempt_gets_its_timeout_or_what_the_call_leaves_less_the_reserve(gr
     assert granted(reads=True, deadline=8.0) == pytest.approx(6.0)
     assert granted(reads=True, deadline=1.6) == pytest.approx(1.1)
     assert granted(reads=False, deadline=Deadline(60.0, call_cap=5.0)) == pytest.approx(5.0)
+    with safewrite.run("r2", call_cap=4.0), safewrite.turn(1):
+        assert granted(reads=False, deadline=60.0) == pytest.approx(4.0)
 
 
 def test_a_deadline_of_one_call_does_not_reach_beyond_that_of_the_run(granted: Any) -> None:
@@ -204,6 +216,37 @@ def test_attempts_are_counted_for_each_call_and_waits_come_from_tenacity(
     assert (outcome.state, outcome.attempts) == ("applied", 6)
 
 
+def test_a_lease_outlives_its_call_by_the_grace_and_the_margin(open_sw: Any, still: ManualClock) -> None:
+    """Another worker may look only once nothing of this call can be under way: neither its body nor its record."""
+    sw = open_sw(lease_margin=7.0)
+
+    @sw.write(target="sub_id")
+    def cancel(sub_id: str) -> None:
+        """Cancel a subscription."""
+
+    job = Guard(sw, cancel.tool).job(CallOptions(deadline=Deadline(9.0)), ("sub_1",), {})
+    assert job.facts(job.began).lease == pytest.approx(9.0 + sw.settings.grace + 7.0)
+
+
+def test_each_wait_is_longer_than_the_one_before_also_between_reads(
+    tool: Tools, shell: Shell, remote: Remote, clock: ManualClock
+) -> None:
+    """The strategy is asked once for each wait, with a number that counts sends and looks together."""
+    asked: list[int] = []
+
+    def strategy(state: Any) -> float:
+        asked.append(state.attempt_number)
+        return float(state.attempt_number)
+
+    async def dark() -> Inconclusive:
+        return Inconclusive("dark")
+
+    remote.next(LOSE)
+    assert shell.call(tool(read=dark, wait=strategy).outcome, "sub_1").state == "unknown"
+    assert asked == [1, 2, 3]
+    assert clock.elapsed == pytest.approx(2.0 + 3.0, abs=0.1)
+
+
 def test_what_others_read_meanwhile_starts_no_wait_over(sw: SafeWrite, run: None) -> None:
     """A call that has looked twice waits as before its third look, also where the newest look is another call's."""
 
@@ -239,6 +282,27 @@ def test_each_attempt_is_told_its_own_remainder(
     assert (first, second) == (pytest.approx(10_000, abs=10), pytest.approx(8_000, abs=10))
     assert len({h["Idempotency-Key"] for h in seen}) == 1
     assert len({h["X-Attempt-Id"] for h in seen}) == 2
+
+
+def test_a_read_has_the_timeout_of_its_tool(
+    tool: Tools, shell: Shell, remote: Remote, clock: ManualClock
+) -> None:
+    """One that hangs leaves time for another: it does not get all that its call has left."""
+    granted: list[float] = []
+
+    async def dark(attempt: Attempt) -> Inconclusive:
+        granted.append(attempt.remaining())
+        return Inconclusive("dark")
+
+    remote.next(LOSE)
+    assert shell.call(tool(read=dark, timeout=3.0).outcome, "sub_1").state == "unknown"
+    assert set(granted) == {3.0}
+
+
+@pytest.mark.parametrize(("left", "grace"), [(10.0, 2.0), (4.0, 2.0), (3.0, 1.5), (0.1, 0.05), (0.0, 2.0)])
+def test_cleaning_up_leaves_time_for_the_read(left: float, grace: float) -> None:
+    """A body has its grace, and never more than half of what is left to its call; a call that is over reads nothing."""
+    assert grace_within(2.0, left) == grace
 
 
 # Our own threads -------------------------------------------------------------------------------------------------
@@ -362,6 +426,17 @@ def test_a_wait_strategy_that_fails_hides_no_applied_write(shell: Shell, remote:
     assert shell.call(cancel, "sub_1") == "sub_1 done"
     assert shell.call(cancel.outcome, "sub_1").replayed
     assert remote.count() == 1
+
+
+def test_a_place_that_was_not_used_gives_its_thread_to_the_next() -> None:
+    """Places that are taken and given back over and over start one thread, not one each."""
+    before = {thread for thread in threading.enumerate() if thread.name == "safewrite"}
+    pool = Pool(1)
+    for _ in range(5):
+        assert pool.reserve()
+        pool.release()
+    assert len({t for t in threading.enumerate() if t.name == "safewrite"} - before) == 1
+    pool.close()
 
 
 def test_a_thread_sees_the_context_of_whoever_started_its_work_and_of_nobody_before() -> None:

@@ -31,6 +31,7 @@ from safewrite.context import current_deadline
 from safewrite.core import pressure as numbers
 from safewrite.shell import pressure
 from safewrite.testing import ManualClock
+from tests.ledger.faults import in_child
 from tests.shell.conftest import KEYED, Shell, eventually
 from tests.shell.remote import DROP, HANG, LATE, OK, REFUSE, Remote, Step, fail, reject, status
 
@@ -310,6 +311,23 @@ def test_the_budget_guards_writes(
     assert (outcomes[-1].state, outcomes[-1].reason) == ("not_applied", "retry_budget_spent")
 
 
+def test_the_first_send_of_a_call_is_no_further_one_whatever_was_sent_before(
+    reads: Reads, remote: Remote, shell: Shell, sw: SafeWrite, clock: ManualClock, run: None
+) -> None:
+    """An earlier call's attempt is on record: this call sends the second one, and needs nothing from the budget."""
+
+    @sw.write(target="sub_id", dependency=KEYED, max_attempts=1)
+    @shell.colours
+    async def cancel(sub_id: str, attempt: Attempt) -> str:
+        return await remote.write(sub_id, attempt)
+
+    remote.next(DROP)
+    assert shell.call(cancel.outcome, "sub_1").state == "unknown"
+    pressure.pressure_of(KEYED.name)._budget = numbers.Budget(0.0, clock.elapsed)
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert (outcome.state, outcome.attempts) == ("applied", 2)
+
+
 def test_refusals_of_our_own_count_neither_for_the_breaker_nor_against_the_budget(
     shell: Shell, sw: SafeWrite, clock: ManualClock, run: None
 ) -> None:
@@ -477,6 +495,48 @@ def test_an_abandoned_call_keeps_its_place(
     assert reads.shell.call(get, "cus_1") == "cus_1 done"
 
 
+@pytest.mark.parametrize("limit", ["timeout", "idle"])
+def test_a_write_that_is_given_up_speaks_against_its_dependency(
+    reads: Reads, shell: Shell, remote: Remote, sw: SafeWrite, clock: ManualClock, run: None, limit: str
+) -> None:
+    """Whichever of its limits ran out: no answer came in the time that it had."""
+    options: dict[str, Any] = {limit: 1.0}
+
+    @sw.write(target="sub_id", dependency=CRM, max_attempts=1, **options)
+    @shell.colours
+    async def cancel(sub_id: str, attempt: Attempt) -> str:
+        return await remote.write(sub_id, attempt)
+
+    remote.next(LATE)
+    assert shell.call(cancel.outcome, "sub_1").reason in ("timeout", "no_reconcile")
+    assert [ended[1:] for ended in pressure.pressure_of("crm")._breaker.recent] == [(1, 1)]
+
+
+def test_a_place_that_ran_out_is_not_taken_again_by_a_late_end(still: ManualClock) -> None:
+    """The end of a call that was given up long since says nothing of how long somebody else's place is taken."""
+    state = pressure.pressure_of("crm")
+    seat = state.enter(None, further=False)
+    assert isinstance(seat, pressure.Seat)
+    seat.gave_up(until=5.0)
+    assert places() == 1
+    still.advance(6.0)
+    other = state.enter(1, further=False)
+    assert isinstance(other, pressure.Seat)
+    other.ended(True)
+    seat.ended(False, until=20.0)
+    assert places() == 0
+
+
+def test_a_call_is_counted_once_though_it_ends_after_it_was_given_up(still: ManualClock) -> None:
+    """Its caller's patience has spoken against the dependency; what comes late says nothing again."""
+    state = pressure.pressure_of("crm")
+    seat = state.enter(None, further=False)
+    assert isinstance(seat, pressure.Seat)
+    seat.gave_up(until=5.0)
+    seat.ended(False)
+    assert [ended[1:] for ended in state._breaker.recent] == [(1, 1)]
+
+
 # The second copy ---------------------------------------------------------------------------------------------
 
 
@@ -556,6 +616,40 @@ def test_a_second_copy_is_sent_only_where_nothing_is_amiss(
     remote.next(HANG)
     reads.fails(get, "cus_1")
     assert len(remote.attempts) == 1
+    assert eventually(lambda: not reads.sw.pool.busy), "the thread for the copy was given back"
+
+
+def test_what_failed_tells_nothing_of_how_long_a_read_takes(
+    reads: Reads, remote: Remote, clock: ManualClock
+) -> None:
+    """Refusals come quickly: a second copy is not sent for being slower than they are."""
+    get = reads(idempotent=True, timeout=5.0, max_attempts=1)
+    for _ in range(numbers.SAMPLES):
+        remote.next(reject(404))
+        reads.fails(get, "cus_1")
+    remote.attempts.clear()
+    remote.next(HANG)
+    reads.fails(get, "cus_1")
+    assert len(remote.attempts) == 1
+
+
+def test_a_second_copy_has_what_is_left_to_the_first(
+    reads: Reads, remote: Remote, clock: ManualClock
+) -> None:
+    """It is told the same end: its timeout and its headers grant it no more."""
+    ends: list[float] = []
+
+    @reads.sw.read(dependency=CRM, name="get", idempotent=True, timeout=5.0, max_attempts=1)
+    @reads.shell.colours
+    async def get(customer: str, *, attempt: Attempt) -> str:
+        ends.append(clock.elapsed + attempt.remaining())
+        return await remote.write(customer, attempt)
+
+    for _ in range(numbers.SAMPLES):
+        pressure.pressure_of("crm").took("get", 1.0)
+    remote.next(HANG)
+    assert reads.shell.call(get, "cus_1") == "cus_1 done"
+    assert ends == [pytest.approx(5.0), pytest.approx(5.0)]
 
 
 def test_where_both_copies_fail_the_read_fails(reads: Reads, remote: Remote, clock: ManualClock) -> None:
@@ -876,8 +970,12 @@ def test_a_full_pool_refuses_reads(
 def test_a_child_process_knows_nothing_of_its_parents_calls() -> None:
     """After a fork no place is taken and no breaker open."""
     trip()
-    pressure.forget()
-    assert isinstance(pressure.pressure_of("crm").enter(1, further=False), pressure.Seat)
+
+    def enters() -> object:
+        return isinstance(pressure.pressure_of("crm").enter(1, further=False), pressure.Seat)
+
+    assert in_child(enters) is True
+    assert enters() is False
 
 
 def test_a_thread_that_the_system_does_not_give_takes_no_place(
