@@ -268,6 +268,19 @@ def test_a_thread_gives_a_sign_of_life_every_20_s(fails: int, caplog: pytest.Log
     assert len(caplog.records) == fails
 
 
+def test_a_keepalive_may_be_used_again() -> None:
+    """One of a server serves one slow call after the other."""
+    signs = Signs()
+    with ManualClock() as clock:
+        keepalive = Keepalive(signs)
+        for n in range(1, 3):
+            with keepalive:
+                assert eventually(lambda: clock._waiters)
+                clock.advance(20.0)
+                assert signs.wait(n)
+            assert eventually(lambda: not clock._waiters), "the thread of the block has ended"
+
+
 @pytest.mark.parametrize("plain", [True, False])
 def test_keepalives_go_on_through_a_pause(plain: bool) -> None:
     """Ten minutes' question under an idle limit of 300 s: 30 signs of life, and the deadline has lost nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -153,6 +154,26 @@ def test_what_was_settled_since_the_list_was_made_is_told_as_it_stands(
     assert reads == {"sub_0": 1}
 
 
+def test_what_moved_on_since_the_list_was_made_is_free_for_the_next(
+    app: Apps, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever leaves an intent to others keeps no hold on it: it is still open, and the next one looks at once."""
+    lose(app(), 1, reads)
+    slow, quick = app(lambda _: Applied("slow")), app()
+    listing = slow.sw.ledger.open_intents
+
+    def late(**options: Any) -> Any:
+        found = listing(**options)
+        if "after" not in options:
+            quick.sw.recover()
+        return found
+
+    monkeypatch.setattr(slow.sw.ledger, "open_intents", late)
+    (found,) = slow.sw.recover().found
+    assert (found.state, found.reason) == ("unknown", "looked_at_elsewhere")
+    assert app(lambda _: Applied("next")).sw.recover().count("applied") == 1
+
+
 def test_everything_open_is_come_to_page_by_page(
     app: Apps, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +242,6 @@ def test_a_bound_that_has_passed_settles(url: str) -> None:
 
 def test_coroutine_tools_share_the_work_as_well(url: str, reads: Counter[str]) -> None:
     """`arecover` takes and gives as `recover` does."""
-    import asyncio
 
     async def lost(sw: SafeWrite) -> Any:
         @sw.write(target="sub_id", name="acancel", dependency=BILLING, max_attempts=1)
@@ -252,3 +272,33 @@ def test_coroutine_tools_share_the_work_as_well(url: str, reads: Counter[str]) -
             sw.close()
 
     asyncio.run(scenario())
+
+
+def test_a_recovery_that_is_cancelled_lets_go_of_what_it_was_at(
+    app: Apps, url: str, reads: Counter[str]
+) -> None:
+    """The next one looks at it at once, and not only when the first one's time would be over."""
+    lose(app(), 1, reads)
+
+    async def scenario() -> None:
+        reading = asyncio.Event()
+        with SafeWrite(url) as sw:
+
+            @sw.write(target="sub_id", name="cancel", dependency=BILLING, max_attempts=1)
+            async def cancel(sub_id: str) -> str:
+                raise AssertionError("nothing is sent by a recovery that was not told to")
+
+            @cancel.reconcile
+            async def _(sub_id: str) -> NotApplied:
+                reading.set()
+                await asyncio.Event().wait()
+                return NotApplied()
+
+            task = asyncio.ensure_future(sw.arecover())
+            await reading.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(scenario())
+    assert app(lambda _: Applied("done")).sw.recover().count("applied") == 1

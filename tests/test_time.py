@@ -122,6 +122,16 @@ def test_a_wait_that_ends_early_ends_early_while_time_is_frozen() -> None:
     assert 0.05 <= took < 30.0
 
 
+@pytest.mark.parametrize("seconds", [1e9, 1e300, math.inf])
+def test_a_wait_may_be_longer_than_a_thread_can_count(seconds: float) -> None:
+    """It is cut to what a thread can wait for, and whoever waits is woken all the same."""
+    event = threading.Event()
+    alarm = threading.Timer(0.02, event.set)
+    alarm.start()
+    assert seam.SystemClock().wait(event, seconds)
+    alarm.join()
+
+
 def test_a_wall_clock_that_is_set_moves_no_instant_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wall time is read once: what was stamped before and after compares as if nobody had touched the clock."""
     clock = seam.SystemClock()

@@ -14,6 +14,7 @@ from safewrite import (
     Applied,
     Attempt,
     GoalMet,
+    Inconclusive,
     IntentInFlight,
     IntentMismatch,
     NotApplied,
@@ -21,7 +22,9 @@ from safewrite import (
     SafeWrite,
     WriteNotSent,
 )
+from safewrite.calls import CallOptions, Guard
 from safewrite.ledger.sql import Ledger
+from safewrite.shell.steps import carry
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools
 from tests.shell.remote import DROP, HANG, LATE, LOSE, REFUSE, Remote, Step, reject
@@ -314,6 +317,40 @@ def test_beside_unknown_sends_and_leaves_a_row(
     assert first.intent_id in str(sw.ledger.rows(second.intent_id))
 
 
+def test_of_several_open_ones_each_is_looked_at(
+    shell: Shell, remote: Remote, tool: Tools, clock: ManualClock
+) -> None:
+    """None of them can be told: a later turn hears that after a look at each, with time left, and sends nothing."""
+    looked: list[str] = []
+
+    async def read(attempt: Attempt) -> Inconclusive:
+        looked.append(attempt.key)
+        return Inconclusive("dark")
+
+    cancel = tool(read=read)
+    remote.next(LOSE, LOSE)
+    first = shell.call(cancel.outcome, "sub_1")
+    with safewrite.turn(2):
+        second = shell.call(cancel.options(beside_unknown=True).outcome, "sub_1")
+    looked.clear()
+    with safewrite.turn(3):
+        third = shell.call(cancel.options(deadline=safewrite.Deadline(20.0, minimum=3.0)).outcome, "sub_1")
+    assert (third.state, third.reason) == ("unknown", "same_wish_open")
+    assert set(looked) == {first.key, second.key}
+    assert len(remote.attempts) == 2
+
+
+def test_a_look_at_an_open_one_has_what_its_call_has_left(
+    shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite, clock: ManualClock
+) -> None:
+    """Nothing is what nothing is: it does not begin anew with a time of its own."""
+    cancel = tool(sw, read=None)
+    remote.next(LOSE)
+    intent = sw.ledger.load(shell.call(cancel.outcome, "sub_1").intent_id)
+    assert intent is not None
+    assert [sw.job_for(intent, within=left).left() for left in (7.0, 0.0, None)] == [7.0, 0.0, 20.0]
+
+
 def test_another_target_is_another_wish(shell: Shell, remote: Remote, tool: Tools) -> None:
     """An open write about one subscription holds back no other."""
     cancel = tool(read=None)
@@ -451,6 +488,18 @@ def test_a_waiting_caller_gives_up_at_its_own_deadline(shell: Shell, remote: Rem
     remote.gate.open()
     assert first.result(10) == "sub_1 done"
     assert len(remote.attempts) == 1
+
+
+def test_a_waiting_caller_waits_no_longer_than_it_may(
+    shell: Shell, tool: Tools, sw: SafeWrite, clock: ManualClock
+) -> None:
+    """The last look at the record comes when its time is over, not a pause later."""
+    cancel = tool(sw)
+    other = Guard(sw, cancel.tool).job(CallOptions(), ("sub_1",), {})
+    carry(other.ask())
+    with pytest.raises(IntentInFlight):
+        shell.call(cancel.options(deadline=safewrite.Deadline(1.1, minimum=0.0)), "sub_1")
+    assert clock.elapsed == pytest.approx(1.1)
 
 
 def test_the_same_wish_of_another_turn_waits_for_one_in_flight(

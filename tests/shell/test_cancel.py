@@ -472,6 +472,36 @@ def test_control_flow_of_a_framework_is_no_reason_to_send_again(sw: SafeWrite) -
     assert len(calls) == 1
 
 
+def test_the_read_of_a_cancelled_call_is_cancelled_with_it(sw: SafeWrite) -> None:
+    """Nobody waits for what it finds: it does not go on asking behind everybody's back."""
+
+    async def main() -> list[str]:
+        reading, ended = asyncio.Event(), list[str]()
+
+        @sw.write(target="sub_id", dependency=SETTLES)
+        async def cancel(sub_id: str) -> str:
+            raise TimeoutError
+
+        @cancel.reconcile
+        async def _() -> NotApplied:
+            reading.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            return NotApplied()
+
+        task = asyncio.create_task(cancel("sub_1"))
+        await reading.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return list(ended)
+
+    assert asyncio.run(main()) == ["cancelled"]
+
+
 def test_a_waiting_caller_may_be_cancelled_without_harm(sw: SafeWrite, remote: Remote) -> None:
     """Cancelled while another call is in flight: that one goes on, and its record is not touched."""
     cancel = declare(sw, remote)

@@ -2,37 +2,102 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-import time
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import safewrite
 from safewrite import Attempt, ConfigurationError, SafeWrite, current_attempt
 from safewrite.ledger import migrate
+from safewrite.testing import ManualClock
 
 
-def test_making_the_tables_is_not_the_first_calls_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+def test_making_the_tables_takes_nothing_from_what_a_call_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: str
 ) -> None:
-    """A slow migration leaves a call that may take 0.2 s as much as any other."""
+    """The cap of a call is counted from when the ledger is there."""
     upgrade = migrate.upgrade
+    with ManualClock() as clock, SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
 
-    def slowly(*args: object, **kwargs: object) -> None:
-        upgrade(*args, **kwargs)  # type: ignore[arg-type]
-        time.sleep(0.3)
+        def slowly(*args: Any) -> None:
+            upgrade(*args)
+            clock.advance(30.0)
 
-    monkeypatch.setattr(migrate, "upgrade", slowly)
-    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
+        monkeypatch.setattr(migrate, "upgrade", slowly)
 
-        @sw.write(target="name", timeout=0.2)
+        @sw.write(target="name", name="write")
         def write(name: str, attempt: Attempt) -> float:
             return attempt.remaining()
 
+        @sw.write(target="name", name="awrite")
+        async def awrite(name: str, attempt: Attempt) -> float:
+            return attempt.remaining()
+
+        with safewrite.run("run", call_cap=5.0), safewrite.turn(1):
+            left = write("a") if colour == "plain" else asyncio.run(awrite("a"))
+        assert (left, clock.elapsed) == (5.0, 30.0)
+
+
+def test_a_call_that_is_cancelled_while_the_tables_are_made_sends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are made to the end, and then the caller hears that it was cancelled."""
+    upgrade, begun, go_on = migrate.upgrade, threading.Event(), threading.Event()
+    sent: list[str] = []
+
+    def held(*args: Any) -> None:
+        begun.set()
+        go_on.wait(20)
+        upgrade(*args)
+
+    monkeypatch.setattr(migrate, "upgrade", held)
+
+    async def main(sw: SafeWrite) -> None:
+        @sw.write(target="name")
+        async def write(name: str) -> None:
+            sent.append(name)
+
         with safewrite.run("run"), safewrite.turn(1):
-            assert write.options(deadline=None)("a") > 0.1
+            task = asyncio.create_task(write("a"))
+        assert await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with SafeWrite(f"sqlite:///{tmp_path}/agent.db") as sw:
+        asyncio.run(main(sw))
+        assert (sent, sw.prepared) == ([], True)
+
+
+def test_of_two_first_uses_at_once_one_opens_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes second finds it open: two would keep two connections that write, and close one."""
+    sw = SafeWrite(f"sqlite:///{tmp_path}/agent.db")
+    opened: list[object] = []
+
+    class Beaten:
+        """The lock of one who has seen no ledger, and whom another one beats to it."""
+
+        def __enter__(self) -> None:
+            monkeypatch.undo()
+            opened.append(sw.ledger)
+            sw._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            sw._lock.release()
+
+    monkeypatch.setattr(SafeWrite, "_lock", property(lambda _: Beaten()))
+    assert sw.ledger is opened[0]
+    sw.close()
 
 
 def test_a_reconciling_read_knows_its_attempt(tmp_path: Path) -> None:

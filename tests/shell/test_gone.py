@@ -13,6 +13,7 @@ import pytest
 import safewrite
 from safewrite import Applied, NotApplied, SafeWrite
 from safewrite.shell import process
+from tests.ledger.faults import in_child
 
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="elsewhere nobody can tell")
@@ -26,6 +27,9 @@ sw = safewrite.SafeWrite(sys.argv[1], lease_margin=600.0)
 def cancel(sub_id: str) -> str:
     if sys.argv[2] == "in the body":
         os._exit(9)
+    if sys.argv[2] == "until it is killed":
+        print("in the body", flush=True)
+        sys.stdin.read()
     raise TimeoutError
 
 @cancel.reconcile
@@ -61,6 +65,56 @@ def test_a_live_lease_of_a_process_that_is_gone_is_not_waited_for(tmp_path: Path
     assert (outcome.state, outcome.value, outcome.sent) == ("applied", "cancelled", False)
     assert time.monotonic() - began < 10.0
     sw.close()
+
+
+@LINUX
+def test_whoever_waits_notices_that_the_other_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was alive at the first look, and is killed while its record is watched: nobody waits for its lease."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    environ, known_gone = {**os.environ, "PYTHONPATH": str(ROOT)}, process.known_gone
+    with (
+        SafeWrite(url) as sw,
+        subprocess.Popen(
+            [sys.executable, "-c", VICTIM, url, "until it is killed"],
+            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as victim,
+    ):  # fmt: skip
+        assert victim.stdout is not None
+        assert victim.stdout.readline()
+        seen: list[bool] = []
+
+        def look(other: str) -> bool:
+            seen.append(known_gone(other))
+            if len(seen) == 2:  # the first look was made before it was decided to wait
+                victim.kill()
+            return seen[-1]
+
+        monkeypatch.setattr(process, "known_gone", look)
+
+        @sw.write(target="sub_id", name="cancel", timeout=5.0)
+        def cancel(sub_id: str) -> str:
+            raise AssertionError("nothing is sent beside an open attempt")
+
+        @cancel.reconcile
+        def _(sub_id: str) -> Applied[str]:
+            return Applied("cancelled")
+
+        with safewrite.run("run-1", deadline=60.0), safewrite.turn(1):
+            outcome = cancel.outcome("sub_1")
+        victim.kill()
+    assert (seen[:2], outcome.state) == ([False, False], "applied")
+
+
+@LINUX
+def test_a_child_has_a_name_of_its_own() -> None:
+    """It does not take what its parent has claimed for its own, nor the parent's end for its own."""
+    assert process.owner().rpartition("/")[0].endswith(f"/{os.getpid()}")
+    names = in_child(lambda: [process.owner(), os.getpid()])
+    assert isinstance(names, list)
+    assert names[0].split("/")[:3] == process.owner().split("/")[:3]
+    assert names[0].split("/")[3] == str(names[1]) != str(os.getpid())
 
 
 @LINUX

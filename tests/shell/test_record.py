@@ -309,7 +309,22 @@ def test_an_object_proves_one_intent_only(shell: Shell, remote: Remote, create: 
     assert remote.count() == 1
 
 
-@pytest.mark.parametrize("object_id", [5, UUID(int=5)])
+@pytest.mark.parametrize(("reads", "told"), [("key", (True, False)), ("headers", (True, True))])
+def test_what_a_body_has_read_of_its_attempt_is_on_record(
+    reads: str, told: tuple[bool, bool], shell: Shell, sw: SafeWrite
+) -> None:
+    """The key alone tells the other side of no deadline; the headers tell it of both."""
+
+    async def create(name: str, *, attempt: Attempt) -> str:
+        getattr(attempt, reads)
+        return name
+
+    outcome = shell.call(sw.write(target="name")(shell.colours(create)).outcome, "a")
+    (attempt,) = attempts(sw, outcome)
+    assert (attempt.key_carried, attempt.deadline_carried) == told
+
+
+@pytest.mark.parametrize("object_id", [5, 0, UUID(int=5)])
 def test_an_object_may_be_numbered(object_id: Any, shell: Shell, sw: SafeWrite, remote: Remote) -> None:
     """From a body, a read, and a delivery: the id is kept as text, and the write is never lost over it."""
     ids: list[str] = []

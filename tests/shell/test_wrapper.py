@@ -9,6 +9,7 @@ import functools
 import inspect
 import re
 import threading
+import types
 import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from safewrite import (
     WriteReport,
 )
 from safewrite import Attempt as Renamed
+from safewrite.context import current_run, current_tool_call, tool_call
 from tests.shell.conftest import KEYED, Shell, Tools, attempts
 from tests.shell.remote import LOSE, REFUSE, Remote, reject
 
@@ -242,6 +244,76 @@ def test_a_task_that_a_plain_tool_returns_is_unknown(sw: SafeWrite, run: None) -
 
     outcome = asyncio.run(main())
     assert (outcome.state, outcome.may_still_land) == ("unknown", True)
+
+
+def test_a_coroutine_that_has_begun_is_unknown(sw: SafeWrite, run: None) -> None:
+    """A decorator sent it on its way: what it did until then may stand, and what it will do may come."""
+    sent: list[str] = []
+    begun: list[Any] = []
+
+    @types.coroutine
+    def pause() -> Any:
+        yield
+
+    async def cancel(sub_id: str) -> None:
+        sent.append(sub_id)
+        await pause()
+
+    @functools.wraps(cancel)
+    def started(sub_id: str) -> Any:
+        begun.append(cancel(sub_id))
+        begun[0].send(None)
+        return begun[0]
+
+    outcome = sw.write(target="sub_id", max_attempts=1)(started).outcome("a")
+    assert (outcome.state, sent) == ("unknown", ["a"])
+    assert inspect.getcoroutinestate(begun[0]) == inspect.CORO_SUSPENDED
+    begun[0].close()
+
+
+def test_an_occurrence_of_the_caller_s_own_is_not_the_framework_s(sw: SafeWrite, run: None) -> None:
+    """Which of several equal calls it is: a framework counts only where the caller does not, from 0 on."""
+
+    @sw.write(target="sub_id")
+    def cancel(sub_id: str) -> None:
+        """Cancel a subscription."""
+
+    outside = cancel.options(occurrence=0).key("a")
+    with tool_call("call_1", occurrence="second"):
+        assert cancel.options(occurrence=0).key("a") == outside
+        assert cancel.key("a") == cancel.options(occurrence="second").key("a") != outside
+
+
+def test_what_a_framework_says_of_its_tool_call_is_not_said_of_a_run_inside_it(
+    sw: SafeWrite, run: None
+) -> None:
+    """An agent that is called as a tool opens a run of its own: its writes are not counted by the outer call."""
+
+    @sw.write(target="sub_id")
+    def cancel(sub_id: str) -> None:
+        """Cancel a subscription."""
+
+    with safewrite.run("inner"), safewrite.turn(1):
+        inner = cancel.key("a")
+    with tool_call("call_1", occurrence="second") as outer:
+        with safewrite.run("inner"), safewrite.turn(1):
+            assert cancel.key("a") == inner
+            assert current_tool_call() is None
+        assert current_tool_call() is outer
+
+
+def test_a_scope_that_is_left_in_another_context_is_over_there() -> None:
+    """A framework enters in one task and leaves in another, to which the values were handed on."""
+    scope, entered = safewrite.run("r1"), contextvars.copy_context()
+    entered.run(scope.__enter__)
+    elsewhere = entered.copy()
+
+    def leave() -> list[Any]:
+        before = current_run()
+        scope.__exit__(None, None, None)
+        return [before is not None and before.id, current_run()]
+
+    assert elsewhere.run(leave) == ["r1", None]
 
 
 def test_attributes_of_the_function_are_kept(shell: Shell, sw: SafeWrite) -> None:
