@@ -12,6 +12,9 @@ from safewrite.errors import ConfigurationError
 Classify = Callable[[Any], Any]
 """Takes an exception or a response; returns an outcome, or `None` to leave it to the shipped table."""
 
+LONGEST_NAME = 128
+"""Characters of a dependency's name: beside an object's id it fits into an index on every database."""
+
 
 @dataclass(frozen=True, slots=True, init=False)
 class Dependency:
@@ -19,7 +22,7 @@ class Dependency:
 
     Arguments (durations are seconds or a `timedelta`, and are kept as float seconds):
 
-    - `name`: how ledger, logs and errors call it.
+    - `name`: how ledger, logs and errors call it; at most 128 characters.
     - `key_retention`: how long it recognises an idempotency key; `timedelta.max` (kept as `math.inf`): for ever;
       `None`, the default: it does not.  Declaring it also promises that no request is sent, or takes effect,
       later than half of it after the last check (or, with a work bound and `max_stall`, than their sum).
@@ -83,6 +86,11 @@ def _name(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(
             f"`Dependency.name` is {name!r}. Write the name of the system, such as 'billing'."
+        )
+    if len(name) > LONGEST_NAME:
+        raise ConfigurationError(
+            f"`Dependency.name` has {len(name)} characters (`{name[:20]}…`). Write at most {LONGEST_NAME}: the system, "
+            "not what it does."
         )
     return name
 

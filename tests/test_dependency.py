@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from safewrite.dependency import NO_PROMISES, Dependency
+from safewrite.dependency import LONGEST_NAME, NO_PROMISES, Dependency
 from safewrite.durations import seconds
 from safewrite.errors import ConfigurationError
 
@@ -26,6 +26,14 @@ def test_what_is_not_declared_is_not_assumed() -> None:
     assert (plain.replays_errors, plain.honours_deadline) == (False, False)
     assert plain.clock_skew == 1.0
     assert Dependency("unnamed") == NO_PROMISES
+
+
+def test_a_name_is_no_longer_than_an_index_holds_beside_an_object() -> None:
+    """Objects are claimed by dependency and id: told where it is declared, not when an outcome is recorded."""
+    assert Dependency("x" * LONGEST_NAME).name
+    with pytest.raises(ConfigurationError, match=r"has 129 characters.*at most 128") as caught:
+        Dependency("x" * (LONGEST_NAME + 1))
+    assert len(str(caught.value)) < 300
 
 
 def test_durations_are_kept_as_float_seconds() -> None:

@@ -105,7 +105,7 @@ def upgrade() -> None:
     )
     index("safewrite_intent", ["key"], unique=True)
     index("safewrite_intent", ["wish", "answered_row"], where="outcome <> 'not_applied'", name="wish")
-    index("safewrite_intent", ["run", "first_row"], name="run")
+    index("safewrite_intent", ["run"], using="hash")
     index("safewrite_intent", ["first_row"], where="outcome = 'unknown'", name="unknown")
     index("safewrite_audit", ["intent_id", "sequence"], unique=True)
     index("safewrite_audit", ["attempt_id"], where="event = 'claimed'")
@@ -114,7 +114,13 @@ def upgrade() -> None:
 
 
 def index(
-    table: str, columns: list[str], *, unique: bool = False, where: str | None = None, name: str | None = None
+    table: str,
+    columns: list[str],
+    *,
+    unique: bool = False,
+    where: str | None = None,
+    name: str | None = None,
+    using: str = "btree",
 ) -> None:
     condition = sa.text(where) if where else None
     op.create_index(
@@ -122,6 +128,7 @@ def index(
         table,
         columns,
         unique=unique,
+        postgresql_using=using,
         sqlite_where=condition,
         postgresql_where=condition,
     )

@@ -87,7 +87,8 @@ intent = Table(
     Index("uq_safewrite_intent_key", "key", unique=True),
     # Both questions about a wish read this one: who else has it, and who else is about the same subject.
     Index("ix_safewrite_intent_wish", "wish", "answered_row", sqlite_where=OPEN, postgresql_where=OPEN),
-    Index("ix_safewrite_intent_run", "run", "first_row"),
+    # PostgreSQL: of digests, for a run's id may be longer than an index of texts takes.
+    Index("ix_safewrite_intent_run", "run", postgresql_using="hash"),
     Index(
         "ix_safewrite_intent_unknown",
         "first_row",

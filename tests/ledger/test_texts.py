@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -12,9 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from safewrite.audit.queries import Audit
+from safewrite.core.events import Ended
+from safewrite.core.intent import MAX_TARGET_TEXT
+from safewrite.dependency import LONGEST_NAME, Dependency
+from safewrite.ledger.model import Meta
 from safewrite.ledger.sql import Ledger
 from safewrite.ledger.texts import EARLIEST, LATEST, new_id, restored, stamp, stamp_text, storable, unix
-from tests.ledger.driver import Caller
+from tests.ledger.driver import APPLIED, Caller
 
 TEXTS = (
     st.text(st.characters(codec=None))
@@ -86,8 +92,13 @@ LOS_ANGELES = """
 import sqlite3, sys, time
 time.tzset()
 assert time.localtime(1750000000).tm_hour == 8
+from safewrite.audit.queries import Audit
+from safewrite.core.events import Ended
+from safewrite.core.intent import MAX_TARGET_TEXT
+from safewrite.dependency import LONGEST_NAME, Dependency
+from safewrite.ledger.model import Meta
 from safewrite.ledger.sql import Ledger
-from tests.ledger.driver import Caller
+from tests.ledger.driver import APPLIED, Caller
 ledger = Ledger("sqlite://", now=lambda: 1750000000.25)
 intent = Caller(ledger).write()
 row = ledger.rows(intent.id)[0]
@@ -125,3 +136,30 @@ def test_rows_are_stamped_by_the_wall_clock_alone(open_ledger: object) -> None:
     assert row["recorded_at"] == "2027-01-15T08:00:00.000000+00:00"
     assert time.time() != 1_800_000_000.0
     ledger.close()
+
+
+@pytest.mark.parametrize("part", ["run", "turn", "tool", "target", "namespace"])
+def test_ids_of_any_length_are_kept_and_found(caller: Caller, part: str) -> None:
+    """However little they can be compressed: an index that holds them whole would have a limit."""
+    noise = random.Random(part)
+    one, two = (caller(**{part: "".join(noise.choices(_WIDE, k=20_000))}) for _ in range(2))
+    assert one.write().identity == one.identity
+    two.write()
+    found = Audit(caller.ledger).run(one.run, namespace=one.namespace)
+    assert getattr(found[0], part) == getattr(one, part)
+    assert len(found) == (1 if part in ("run", "namespace") else 2)
+
+
+def test_an_object_of_a_dependency_fits_the_index(caller: Caller) -> None:
+    """The longest name that a dependency may have, and the longest id, in letters of four bytes."""
+    noise = random.Random(1)
+    name, made = ("".join(noise.choices(_WIDE, k=k)) for k in (LONGEST_NAME, MAX_TARGET_TEXT))
+    one = caller(meta=Meta(worker="worker-1", dependency=name))
+    intent, _ = one.ask()
+    fact = Ended(intent.state.epoch, APPLIED, object_id=made, kept=False)
+    assert one.tell(intent, fact)[0].state.outcome == "applied"
+    assert Dependency(name).name == name
+
+
+_WIDE = [chr(point) for point in range(0x20000, 0x28000)]
+"""Letters of four bytes each."""
