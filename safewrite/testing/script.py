@@ -79,13 +79,20 @@ _LIMITS: tuple[tuple[str, tuple[type, ...], int, float], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Step:
     """One scripted step: a name of this module, the parameters that it was given, and what they mean."""
 
     name: str
     parameters: tuple[tuple[str, object], ...]
     behaviour: Behaviour
+
+    def __repr__(self) -> str:
+        """Return the step as it is written in a test."""
+        order = inspect.signature(BEHAVIOURS[self.name]).parameters
+        given = zip(order, self.parameters, strict=False)
+        shown = [repr(value) if name == place else f"{name}={value!r}" for place, (name, value) in given]
+        return f"{self.name}({', '.join(shown)})"
 
     def as_json(self) -> dict[str, object]:
         """Return the step in the form that `parse` reads."""

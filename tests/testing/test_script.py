@@ -72,3 +72,19 @@ def test_the_package_offers_its_names() -> None:
         assert getattr(safewrite.testing, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = safewrite.testing.nothing
+
+
+@pytest.mark.parametrize("name", sorted(BEHAVIOURS))
+def test_a_step_is_shown_as_it_is_written(name: str) -> None:
+    """Short enough for the id of a test, and what made it."""
+    step = example(name)
+    assert eval(repr(step), dict(BEHAVIOURS)) == step
+    assert len(str(step)) < 40
+
+
+def test_a_step_is_shown_with_the_names_that_it_needs() -> None:
+    """What is not given is not shown; what comes behind it is named."""
+    assert str(script.late(20.0)) == str(script.late(seconds=20.0)) == "late(20.0)"
+    assert str(script.ok()) == "ok()"
+    assert str(script.stale_read(seconds=2.0)) == "stale_read(seconds=2.0)"
+    assert str(script.drip(1.5, 4)) == "drip(1.5, 4)"
