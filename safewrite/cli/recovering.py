@@ -73,15 +73,17 @@ def recover(
     every = seconds(every, name="--every", allow_none=True)
     if given.url is not None:
         raise Stop(f"`{place}` names its own ledger: leave `--url` out.", Exit.USAGE)
-    with contextlib.redirect_stdout(sys.stderr):
-        sw = find(place)
-        # Made here, it would be empty: a wrong working directory would look like nothing to do.
-        there(sw.ledger, f"`{place}` names it: run this where the application runs, with its settings.")
-    with contextlib.closing(sw), Stopping() as stop:
-        while True:
-            recovered = _pass(given.output, sw, stop, resend=resend, goes_on=every is not None)
-            if every is None or stop.wait(every):
-                break
+    with Stopping() as stop:
+        with contextlib.redirect_stdout(sys.stderr):
+            sw = find(place)
+            stop.listen()  # the application may have taken the signals for itself
+            # Made here, it would be empty: a wrong working directory would look like nothing to do.
+            there(sw.ledger, f"`{place}` names it: run this where the application runs, with its settings.")
+        with contextlib.closing(sw):
+            while True:
+                recovered = _pass(given.output, sw, stop, resend=resend, goes_on=every is not None)
+                if every is None or stop.wait(every):
+                    break
     if every is None and (recovered is None or recovered.stopped or recovered.count("unknown")):
         raise typer.Exit(Exit.PROBLEM)
 
@@ -164,8 +166,16 @@ class Stopping:
         # A pipe, for a handler may run while this very thread holds whatever lock it would need.
         self._ear, self._bell = os.pipe()
         self._asked = False
-        self._before = [(number, signal.signal(number, self._ask)) for number in self._signals]
+        self._before: dict[signal.Signals, Any] = {}
+        self.listen()
         return self
+
+    def listen(self) -> None:
+        """Take the signals, again where somebody else has taken them since, unless it is asked already."""
+        for number in () if self._asked else self._signals:
+            before = signal.signal(number, self._ask)
+            if before != self._ask:
+                self._before[number] = before
 
     def __exit__(self, *exc: object) -> None:
         self._restore()
@@ -180,7 +190,7 @@ class Stopping:
             os.write(2, b"Stopping after the intent it is at; the same again stops at once.\n")
 
     def _restore(self) -> None:
-        for number, handler in self._before:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def is_set(self) -> bool:

@@ -269,9 +269,10 @@ def test_a_ledger_that_cannot_be_used_is_told_so(run: Command, place: Path) -> N
 # Going on ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_goes_on_until_it_is_told_to_stop(place: Path) -> None:
-    """A summary for every look; SIGTERM ends it between two, and that is a good end."""
-    tools(place, 'FOUND.update(sub_1=Applied({"id": "sub_1"}))')
+@pytest.mark.parametrize("at_import", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_it_goes_on_until_it_is_told_to_stop(place: Path, at_import: str) -> None:
+    """A summary for every look; SIGTERM ends it between two, a good end, whoever took that signal before."""
+    tools(place, f'FOUND.update(sub_1=Applied({{"id": "sub_1"}}))\n{at_import}')
     command = [sys.executable, "-c", "from safewrite.cli import main; main()"]
     with subprocess.Popen(
         [*command, "recover", "tools:sw", "--every", "0.1", "--json"],
@@ -286,6 +287,23 @@ def test_it_goes_on_until_it_is_told_to_stop(place: Path) -> None:
         assert process.wait(30) == 0
     assert (first["applied"], first["unknown"], first["stopped"]) == (1, 2, False)
     assert (second["applied"], second["unknown"]) == (0, 2)
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 1), (("--every", "0.1"), 0)])
+def test_a_stop_while_the_application_is_imported_is_a_stop(
+    place: Path, more: tuple[str, ...], code: int
+) -> None:
+    """The import comes to its end, and nothing is looked at."""
+    tools(place, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    done = subprocess.run(
+        [sys.executable, "-c", "from safewrite.cli import main; main()", "recover", "tools:sw", *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, done.stdout) == (code, "It was stopped before it looked at anything.\n")
 
 
 def test_a_look_that_is_stopped_says_so_and_is_not_complete(
