@@ -219,19 +219,25 @@ class Fated(Carried, total=False):
     reason: str
     outcome: Outcome[Any] | None
     blocked_by_key: str | None
+    ledger: str
 
 
 class _Fate(SafeWriteError):
-    """Carries `reason` (a stable code), `outcome`, and `blocked_by_key`: the key of another, equal wish."""
+    """Carries `reason` (a stable code), `outcome`, and `blocked_by_key`: the key of another, equal wish.
+
+    `ledger`: where the ledger failed, which one, without a password, and what it said, in one line; else empty.
+    """
 
     reason: str
     outcome: Outcome[Any] | None
     blocked_by_key: str | None
+    ledger: str
 
     def __init__(self, message: str = "", **fate: Unpack[Fated]) -> None:
         self.reason = fate.get("reason", "")
         self.outcome = fate.get("outcome")
         self.blocked_by_key = fate.get("blocked_by_key")
+        self.ledger = fate.get("ledger", "")
         super().__init__(
             message,
             key=fate.get("key"),
@@ -243,6 +249,10 @@ class _Fate(SafeWriteError):
     @property
     def _why(self) -> str:
         return f" (`{self.reason}`)" if self.reason else ""
+
+    @property
+    def _ledger(self) -> str:
+        return f" ({self.ledger})" if self.ledger else ""
 
     @property
     def _look(self) -> str:
@@ -313,7 +323,7 @@ class LedgerUnavailable(WriteNotSent):
 
     def _message(self) -> str:
         return (
-            f"{self._tool} was not sent{self._why}: the ledger could not record it first. "
+            f"{self._tool} was not sent{self._why}: the ledger could not record it first{self._ledger}. "
             "Nothing is open. Check the database with `safewrite db check`, then call it again."
         )
 
@@ -369,9 +379,9 @@ class OutcomeUnknown(_Fate):
             )
         if self.reason == "ledger_unavailable" and not self.attempts:
             return (
-                f"Whether {words.named(self.tool)} was applied is unknown{self._why}: the ledger cannot be read. This "
-                "call sent nothing, but an earlier one may have. Look at the database, and call again in the same "
-                "run and turn when it answers: what was sent is then found."
+                f"Whether {words.named(self.tool)} was applied is unknown{self._why}: the ledger cannot be read"
+                f"{self._ledger}. This call sent nothing, but an earlier one may have. Look at the database, and call "
+                "again in the same run and turn when it answers: what was sent is then found."
             )
         made = f"{self.attempts} attempt{'' if self.attempts == 1 else 's'}"
         return (

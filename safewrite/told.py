@@ -100,6 +100,7 @@ def _error(job: Job, answer: Answer, outcome: Outcome[Any]) -> errors.SafeWriteE
         case AnswerKind.MISMATCH:
             return errors.IntentMismatch(parameters=answer.names, **about)
     about |= {"reason": answer.reason, "outcome": outcome, "blocked_by_key": outcome.blocked_by_key}
+    about["ledger"] = job.failure.ledger if isinstance(job.failure, errors.LedgerUnavailable) else ""
     if answer.kind is AnswerKind.REJECTED:
         error: errors.SafeWriteError = errors.WriteRejected(**about)
     elif answer.kind is AnswerKind.IN_FLIGHT:

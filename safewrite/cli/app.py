@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from safewrite.cli import cases, db, doctor, looking, plan, recovering, resolving, settings
 from safewrite.cli.demo import demo
 from safewrite.cli.exits import MEANINGS, Exit, Stop
+from safewrite.cli.opening import unanswered
 from safewrite.cli.options import Given, NoColor, Url
 from safewrite.cli.output import note
 
@@ -115,7 +116,7 @@ def _told(error: Exception, *, traceback: bool) -> Exit:
             note(str(error))
             return code
         case LedgerUnavailable():
-            note(_ledger(error))
+            note(f"{_one_line(unanswered(error))} `safewrite db check` shows what is there.")
             return Exit.LEDGER
         case SchemaOutdated():
             note(str(error))
@@ -130,14 +131,6 @@ def _told(error: Exception, *, traceback: bool) -> Exit:
         f"Something went wrong that is safewrite's fault: {type(error).__name__}: {error}. `--traceback` shows where."
     )
     return Exit.FAULT
-
-
-def _ledger(error: Exception) -> str:
-    reason = getattr(error, "reason", "")
-    cause = f": {error.__cause__}" if error.__cause__ is not None and str(error.__cause__) != reason else ""
-    return _one_line(
-        f"The ledger did not answer (`{reason}`{cause}). `safewrite db check` shows what is there."
-    )
 
 
 def _usage(error: Any) -> str:

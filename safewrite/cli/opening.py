@@ -10,6 +10,7 @@ from safewrite.cli.exits import Exit, Stop
 from safewrite.cli.output import note
 
 if TYPE_CHECKING:
+    from safewrite.errors import LedgerUnavailable
     from safewrite.ledger.migrate import Status
     from safewrite.ledger.sql import Ledger
 
@@ -47,10 +48,12 @@ def existing(url: str | None) -> Iterator[Ledger]:
 
 def look(ledger: Ledger) -> Status:
     """Return what stands in the database; a database that cannot be looked into ends the command."""
-    from safewrite.errors import ConfigurationError
+    from safewrite.errors import ConfigurationError, LedgerUnavailable
 
     try:
         return ledger.check()
+    except LedgerUnavailable as error:
+        raise Stop(unanswered(error), Exit.LEDGER) from error
     except ConfigurationError as error:
         raise Stop(str(error), Exit.LEDGER) from error
 
@@ -66,3 +69,8 @@ def there(ledger: Ledger, advice: str = ELSEWHERE) -> Status:
     if status.found is None:
         raise Stop(f"There is no ledger in {status.database}. {advice}", Exit.LEDGER)
     return status
+
+
+def unanswered(error: LedgerUnavailable) -> str:
+    """Return what to say of a ledger that did not answer: which, and what it said."""
+    return f"The ledger did not answer (`{error.reason}`): {error.ledger or error.__cause__}."

@@ -31,6 +31,8 @@ class Database(Protocol):
     """The first use makes the tables, or upgrades them; else somebody must ask for it."""
     place: str
     """What holds one ledger: "file"."""
+    to_upgrade: str
+    """What to do for its tables to be this version's."""
 
     @property
     def named(self) -> str:

@@ -75,9 +75,10 @@ def ready(database: Database, raw: Any, wait: float) -> None:
         if database.makes_tables:
             upgrade(database, max(wait, _LEAST_PATIENCE))
             return
+        way = database.to_upgrade
         raise SchemaOutdated(
-            f"The ledger {database.named} has {_what(_revision(database, raw))}. Nothing was sent. Run `safewrite db "
-            "upgrade`, or call `sw.upgrade()`, with a role that may create tables."
+            f"The ledger {database.named} has {_what(_revision(database, raw))}. Nothing was sent. "
+            f"{way[0].upper()}{way[1:]}, with a role that may create tables."
         )
     if _whole(database, raw):
         return  # they were made between the two looks
@@ -204,19 +205,16 @@ def check(database: Database) -> Status:
 
 
 def _problems(database: Database, raw: Any, revision: str | None) -> list[str]:
+    way = database.to_upgrade
     if revision is None:
-        first = (
-            "the first use, or `safewrite db upgrade`, makes"
-            if database.makes_tables
-            else ("`safewrite db upgrade` makes")
-        )
-        return [f"It has no tables of safewrite yet; {first} them."]
+        first = "the first use makes them, or " if database.makes_tables else ""
+        return [f"It has no tables of safewrite yet: {first}{way}."]
     try:
         older = _older(database, raw)
     except (SchemaOutdated, ConfigurationError) as error:
         return [str(error)]
     if older:
-        return [f"Its tables are of revision {revision}, older than {HEAD}: run `safewrite db upgrade`."]
+        return [f"Its tables are of revision {revision}, older than {HEAD}: {way}."]
     try:
         raw.execute(database.sql.schema.text).fetchall()
     except database.errors as error:
@@ -225,4 +223,4 @@ def _problems(database: Database, raw: Any, revision: str | None) -> list[str]:
         return [f"A table or column is missing ({error}): restore it from a backup."]
     present = _names(database, raw)
     gone = [name for name in GUARDS[database.dialect] if name not in present]
-    return [f"`{name}` is gone: run `safewrite db upgrade`." for name in gone]
+    return [f"`{name}` is gone: {way}." for name in gone]

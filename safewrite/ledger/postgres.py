@@ -59,8 +59,8 @@ _REASONS = {
     "XX001": "ledger_corrupt", "XX002": "ledger_corrupt",
 }  # fmt: skip
 _CLASSES = {"08": _UNREACHABLE, "57": _UNREACHABLE, "23": "ledger_conflict"}
-_LATER = ("starting up", "shutting down", "recovery", "too many", "connection slots")
-"""Words of a server that will take connections later on."""
+_LATER = ("starting up", "shutting down", "recovery", "too many", "connection slots", "resolve host")
+"""Words of a server that will take connections later on, or of a way to it that passes then."""
 
 _NEEDED = {
     "safewrite_intent": ("SELECT", "INSERT", "UPDATE"),
@@ -107,6 +107,10 @@ class PostgreSQL:
                 "'safewrite[postgres]'`."
             ) from error
         self.url, self.schema = url.set(drivername="postgresql+psycopg"), schema
+        # The command knows only the URL: it would make the tables where that leads.
+        self.to_upgrade = "run `safewrite db upgrade`, or call `sw.upgrade()`"
+        if schema is not None:
+            self.to_upgrade = f"call `sw.upgrade()` of a `SafeWrite` with `schema={schema!r}`"
         self.errors: tuple[type[Exception], ...] = lines.ERRORS
         self.sql: Statements = statements(_DIALECT, schema)
         self.limit = busy_timeout + statement_timeout + _SLACK
@@ -307,7 +311,7 @@ def _rejected(error: BaseException, said: str) -> bool:
         return False
     if any(words in said for words in _LATER):
         return False
-    return "FATAL" in said or any(words in said for words in ("password", "resolve host", "invalid", "SSL"))
+    return "FATAL" in said or any(words in said for words in ("password", "invalid", "SSL"))
 
 
 def _unless(found: str | None, wanted: str) -> str:

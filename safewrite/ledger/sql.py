@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from safewrite.ledger.pool import Pool
 
 T = TypeVar("T")
+_LONGEST_SAID = 300
+"""Characters of a database's words that a message quotes."""
 OnAlarm = Callable[[Intent, Alarm], None]
 
 
@@ -129,7 +131,7 @@ class Ledger:
             arguments.append(ticket.arguments())
 
         def refused(trouble: Trouble) -> LedgerUnavailable:
-            return _unavailable(trouble, identity=ticket.identity)
+            return self._unavailable(trouble, identity=ticket.identity)
 
         locks = (Hold(ticket.identity.wish),)
         return Order(self._store, look, write, refused, self._alarms, locks, prepare)
@@ -193,7 +195,7 @@ class Ledger:
             return appended, appended.proof
 
         def refused(trouble: Trouble) -> LedgerUnavailable:
-            return _unavailable(trouble, "what happened could not be recorded", intent.identity)
+            return self._unavailable(trouble, "what happened could not be recorded", intent.identity)
 
         locks = (Hold(intent.identity.wish), *objects(event, candidates, meta.dependency))
         return Order(self._store, None, write, refused, self._alarms, locks)
@@ -221,7 +223,7 @@ class Ledger:
             appended = append(unit, fresh, event, meta, contents, now)
             return appended, appended.proof
 
-        return Order(self._store, None, write, partial(_unavailable, what="a read could not be noted"))
+        return Order(self._store, None, write, partial(self._unavailable, what="a read could not be noted"))
 
     # Looking up --------------------------------------------------------------------------------------------------
 
@@ -249,7 +251,9 @@ class Ledger:
         return self._look(lambda unit: lookup.moved_on(unit, intent))
 
     def _look(self, look: Callable[[Unit], T]) -> Order[T]:
-        return Order(self._store, look, None, lambda trouble: _unavailable(trouble, "it could not be read"))
+        return Order(
+            self._store, look, None, lambda trouble: self._unavailable(trouble, "it could not be read")
+        )
 
     def content(self, intent_id: str, sequence: int, name: str) -> str | None:
         """Return a content of the row `sequence`, or None where none was kept, or it was redacted."""
@@ -316,7 +320,9 @@ class Ledger:
         try:
             return self._store.write(work)
         except Trouble as trouble:
-            raise _unavailable(trouble, "a recovery could not be noted") from trouble.__cause__ or trouble
+            raise self._unavailable(trouble, "a recovery could not be noted") from (
+                trouble.__cause__ or trouble
+            )
 
     # For the audit -----------------------------------------------------------------------------------------------
 
@@ -366,14 +372,14 @@ class Ledger:
         try:
             migrate.upgrade(self._database)
         except Trouble as trouble:
-            raise _unavailable(trouble, "it could not be upgraded") from trouble.__cause__ or trouble
+            raise self._unavailable(trouble, "it could not be upgraded") from trouble.__cause__ or trouble
 
     def check(self) -> Status:
         """Return what stands in the database, without changing it."""
         try:
             return migrate.check(self._database)
         except Trouble as trouble:
-            raise _unavailable(trouble, "it could not be looked at") from trouble.__cause__ or trouble
+            raise self._unavailable(trouble, "it could not be looked at") from trouble.__cause__ or trouble
 
     def close(self) -> None:
         """Release every connection.  Later calls raise `LedgerUnavailable`."""
@@ -387,7 +393,18 @@ class Ledger:
         try:
             return self._store.read(query, long=long)
         except Trouble as trouble:
-            raise _unavailable(trouble, "it could not be read") from trouble.__cause__ or trouble
+            raise self._unavailable(trouble, "it could not be read") from trouble.__cause__ or trouble
+
+    def _unavailable(
+        self, trouble: Trouble, what: str = "", identity: Identity | None = None
+    ) -> LedgerUnavailable:
+        """Return what the caller is told of a database that did not do its work; `what`: which, if not a claim."""
+        key, tool = (identity.key, identity.tool) if identity is not None else (None, None)
+        named, said = self._database.named, _said(trouble)
+        message = f"The ledger {named} is not available: {what} (`{trouble.reason}`{said}). See `safewrite db check`."
+        return LedgerUnavailable(
+            message if what else "", reason=trouble.reason, key=key, tool=tool, ledger=f"{named}{said}"
+        )
 
     def _tell(self, intent: Intent, alarm: Alarm) -> None:
         if self.on_alarm is None:
@@ -398,13 +415,11 @@ class Ledger:
             _LOG.exception("The listener for alarms failed on `%s` of intent %s.", alarm.kind, intent.id)
 
 
-def _unavailable(trouble: Trouble, what: str = "", identity: Identity | None = None) -> LedgerUnavailable:
-    """Return what the caller is told of a database that did not do its work; `what`: which work, if not a claim."""
-    key, tool = (identity.key, identity.tool) if identity is not None else (None, None)
-    message = (
-        f"The ledger is not available: {what} (`{trouble.reason}`). See `safewrite db check`." if what else ""
-    )
-    return LedgerUnavailable(message, reason=trouble.reason, key=key, tool=tool)
+def _said(trouble: Trouble) -> str:
+    """Return the first line of what the database said, if it did: the others may hold values."""
+    cause = getattr(trouble.__cause__, "orig", None) or trouble.__cause__
+    lines = str(cause).split("\n") if cause is not None else [""]
+    return f": {lines[0].strip()[:_LONGEST_SAID].rstrip('.')}" if lines[0].strip() else ""
 
 
 def _of_content(ticket: Ticket, call: Call, intent: Intent) -> Call:

@@ -55,6 +55,7 @@ class SQLite:
     makes_tables = True
     """The first use makes them, or upgrades them."""
     place = "file"
+    to_upgrade = "run `safewrite db upgrade`"
     begin = "BEGIN IMMEDIATE"
     """A unit that writes takes the write lock first: a reader that turns writer fails at once when beaten to it."""
 
@@ -66,9 +67,8 @@ class SQLite:
         _check_options(url)
         name = url.database or ""
         self.memory = name in ("", ":memory:") or "mode=memory" in str(url)
-        self.path = None if self.memory or name.startswith("file:") else Path(name).absolute()
-        # Absolute from the start: a change of the working directory must not lead to another file.
-        self.url = url if self.path is None else url.set(database=str(self.path))
+        self.path = None if self.memory or name.startswith("file:") else Path(name)
+        self.url = url
         self.engine = self._engine(busy_timeout)
         self.sql: Statements = statements(_DIALECT)
 

@@ -214,6 +214,17 @@ def test_a_ledger_that_does_not_answer_is_told_so(
 def test_what_a_database_says_over_several_lines_is_told_in_one(run: Command) -> None:
     """Line breaks of others are no text: they are not shown escaped."""
     line = refused(run("runs", "--url", "postgresql+psycopg://nobody@127.0.0.1:1/none?connect_timeout=2"))
-    assert "(`ledger_unreachable`: " in line
+    assert "(`ledger_unreachable`): " in line
     assert "\\n" not in line
     assert "\\t" not in line
+
+
+@pytest.mark.parametrize("command", [*READING.values(), ("db", "check"), ("db", "upgrade")])
+def test_a_server_that_is_down_is_named_with_the_cause(run: Command, command: tuple[str, ...]) -> None:
+    """Without its password, and without the advice to look once more at what was just looked at."""
+    line = refused(run(*command, "--url", "postgresql+psycopg://ana:secret@127.0.0.1:1/agents"))
+    assert (
+        "did not answer (`ledger_unreachable`): `postgresql+psycopg://ana:***@127.0.0.1:1/agents`: " in line
+    )
+    assert "refused" in line
+    assert "db check" not in line

@@ -23,7 +23,7 @@ import safewrite
 from safewrite import Applied, SafeWrite, StillRunning
 from safewrite.core.commands import Answer, Run, Watch
 from safewrite.core.events import Ended, Event, Missed, OutcomeState, ReadEnded, Verdict
-from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdated
+from safewrite.errors import ConfigurationError, LedgerUnavailable, OutcomeUnknown, SchemaOutdated
 from safewrite.ledger import migrate, pool
 from safewrite.ledger.lines import Leg
 from safewrite.ledger.model import Candidates
@@ -87,7 +87,6 @@ def changed(url: str, **parts: Any) -> str:
     [
         ({"database": "nothing_here"}, 'database "nothing_here" does not exist'),
         ({"username": "nobody_here"}, 'role "nobody_here" does not exist'),
-        ({"host": "no.such.host.invalid", "query": {}}, "failed to resolve host"),
     ],
 )
 def test_a_url_that_leads_nowhere(
@@ -157,6 +156,43 @@ def test_a_server_that_is_not_there_is_unavailable(opened: Opens, line: Wire) ->
     with pytest.raises(LedgerUnavailable) as caught:
         Caller(opened(line.url)).ask()
     assert caught.value.reason == "ledger_unreachable"
+
+
+DOWN = "postgresql+psycopg://ana:secret@127.0.0.1:1/agents"
+NAMELESS = "postgresql+psycopg://ana:secret@no.such.host.invalid/agents"
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        (DOWN, "127.0.0.1.*port 1 failed.*refused"),
+        (NAMELESS, "failed to resolve host 'no.such.host.invalid'.*"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_named_with_the_cause(opened: Opens, url: str, cause: str) -> None:
+    """A name that does not resolve passes like a port that refuses: in one line, without the password."""
+    ledger = opened(url)
+    told: list[BaseException] = []
+    uses = (lambda: Caller(ledger).ask(), ledger.check, ledger.upgrade, lambda: ledger.load("x"))
+    for use in uses:
+        with pytest.raises(LedgerUnavailable) as caught:
+            use()
+        assert caught.value.reason == "ledger_unreachable"
+        told.append(caught.value)
+    with SafeWrite(url) as sw, safewrite.run("run-1"), safewrite.turn(1):
+
+        @sw.write(target=safewrite.ALL_ARGUMENTS)
+        def cancel(sub: str) -> None: ...
+
+        with pytest.raises(OutcomeUnknown) as unknown:
+            cancel("sub_1")
+        assert unknown.value.reason == "ledger_unavailable"
+        told.append(unknown.value)
+    for error in told:
+        assert re.search(cause, str(error))
+        assert url.replace("secret", "***") in str(error)
+        assert "secret" not in str(error)
+        assert "\n" not in str(error)
 
 
 def test_a_server_that_says_nothing_is_unavailable_within_the_limit(opened: Opens, line: Wire) -> None:
@@ -327,7 +363,7 @@ def test_nothing_is_made_unasked(opened: Opens) -> None:
         with pytest.raises(SchemaOutdated, match=r"no tables of safewrite yet.*Run `safewrite db upgrade`"):
             Caller(ledger).ask()
         assert ledger.check().problems == (
-            "It has no tables of safewrite yet; `safewrite db upgrade` makes them.",
+            "It has no tables of safewrite yet: run `safewrite db upgrade`, or call `sw.upgrade()`.",
         )
         assert run("SELECT count(*) FROM pg_class WHERE relname LIKE 'safewrite%'") == [(0,)]
         ledger.upgrade()
@@ -441,8 +477,13 @@ def test_schemas_are_ledgers_of_their_own(opened: Opens) -> None:
     with database() as url:
         one, two = opened(url, schema='Agents "1"'), opened(url, schema="agents_2")
         for ledger in (one, two):
-            with pytest.raises(SchemaOutdated):
+            with pytest.raises(
+                SchemaOutdated, match=r"Call `sw.upgrade\(\)` of a .* with `schema='"
+            ) as caught:
                 Caller(ledger).ask()
+            assert "Run `safewrite db upgrade`" not in str(caught.value)  # it would make them elsewhere
+            (problem,) = ledger.check().problems
+            assert "call `sw.upgrade()`" in problem
             ledger.upgrade()
             ledger.upgrade()
             assert ledger.check().problems == ()
