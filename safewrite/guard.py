@@ -10,10 +10,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
-from urllib.parse import quote
 
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Delivered
@@ -22,6 +20,7 @@ from safewrite.dependency import Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, DuplicateTool
 from safewrite.fetch import Read, Reader, reader
+from safewrite.ledger.anchor import anchored
 from safewrite.ledger.forks import generation
 from safewrite.outcome import Outcome
 from safewrite.settings import Settings, resolve_settings
@@ -90,7 +89,7 @@ class SafeWrite:
         self.tools: dict[str, Tool] = {}
         self.reading_tools: dict[str, Tool] = {}
         self.prepared = False
-        self._url = _anchored(str(self.settings.database_url))
+        self._url = anchored(str(self.settings.database_url))
         self._ledger: Ledger | None = None
         self._opening: dict[int, threading.Lock] = {}
         self._alarms: list[Callable[[Any], None]] = []
@@ -441,29 +440,6 @@ def _caller() -> FrameType | None:
     frame = inspect.currentframe()
     declaring = frame.f_back if frame is not None else None
     return declaring.f_back if declaring is not None else None
-
-
-def _anchored(url: str) -> str:
-    """Return the URL with the path of a SQLite file made absolute.
-
-    The ledger is opened later, and again after `close`: a change of the working directory in between must not lead
-    to another file, in which nothing was ever sent.  Raises `ConfigurationError` where there is no such directory.
-    """
-    scheme, found, rest = url.partition(":///")
-    path, mark, query = rest.partition("?")
-    uri, name = ("file:", path[len("file:") :]) if path.startswith("file:") else ("", path)
-    if not found or not scheme.startswith("sqlite") or name in ("", ":memory:") or "mode=memory" in query:
-        return url
-    try:
-        if uri and not name.startswith("/"):
-            name = f"{quote(str(Path.cwd()))}/{name}"
-        elif not uri:
-            name = str(Path(name).absolute())
-        return f"{scheme}:///{uri}{name}{mark}{query}"
-    except OSError as error:
-        raise ConfigurationError(
-            f"`{url}` lies in the working directory, which is gone. Write an absolute path."
-        ) from error
 
 
 def _place(tool: Tool) -> str:

@@ -21,6 +21,7 @@ from safewrite.core.replacing import replace
 from safewrite.core.state import Alarm
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import lookup, migrate
+from safewrite.ledger.anchor import anchored
 from safewrite.ledger.append import Appended, append, unwritten
 from safewrite.ledger.chain import Flaw
 from safewrite.ledger.claims import claim, judged, objects
@@ -443,6 +444,7 @@ def _other(ticket: Ticket, row: IntentRow) -> Other:
 
 def _parsed(url: str) -> URL:
     supported(url)
+    url = anchored(url)
     try:
         str(url).encode()  # no driver takes what is no Unicode
         parsed: URL = make_url(url)

@@ -258,14 +258,15 @@ def test_closing_before_the_first_use(path: Path) -> None:
         ledger.find("x")
 
 
+@pytest.mark.parametrize("url", ["sqlite:///agent.db", "sqlite:///file:agent.db?uri=true"])
 def test_a_ledger_follows_its_path_not_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path is that of the moment it was given: a later change of directory leads to no other file."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     monkeypatch.chdir(tmp_path / "a")
-    ledger = Ledger("sqlite:///agent.db")
+    ledger = Ledger(url)
     monkeypatch.chdir(tmp_path / "b")
     Caller(ledger).write()
     ledger.close()

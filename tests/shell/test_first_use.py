@@ -14,6 +14,7 @@ import pytest
 import safewrite
 from safewrite import Attempt, ConfigurationError, SafeWrite, current_attempt
 from safewrite.ledger import migrate
+from safewrite.ledger.sql import Ledger
 from safewrite.testing import ManualClock
 
 
@@ -195,6 +196,7 @@ def test_a_working_directory_that_is_gone_is_told_at_once(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(ConfigurationError, match="absolute path"):
-        SafeWrite("sqlite:///agent.db")
+    for made in (SafeWrite, Ledger):
+        with pytest.raises(ConfigurationError, match="absolute path"):
+            made("sqlite:///agent.db")
     SafeWrite(f"sqlite:///{tmp_path}/agent.db").close()
