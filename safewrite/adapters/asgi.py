@@ -111,7 +111,7 @@ class _Exchange:
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send
-        self._inbox: asyncio.Queue[Message] = asyncio.Queue(
+        self._inbox: asyncio.Queue[Message | Exception] = asyncio.Queue(
             1
         )  # reads ahead by one message, to see the caller go
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,6 +136,7 @@ class _Exchange:
                 await _answer(self._send, 504, "deadline_passed")
         except asyncio.CancelledError:
             task.cancel()
+            await clock().wait_for(task, grace)
             raise
         finally:
             reading.cancel()
@@ -146,7 +147,11 @@ class _Exchange:
 
     async def _read(self) -> None:
         while True:
-            message = await self._receive()
+            try:
+                message = await self._receive()
+            except Exception as error:  # the application's to see
+                await self._inbox.put(error)
+                return
             gone = message["type"] == "http.disconnect"
             if gone:  # servers say so after every response, too, when it changes nothing any more
                 self._gone = True
@@ -157,6 +162,9 @@ class _Exchange:
 
     async def _inbox_receive(self) -> Message:
         message = await self._inbox.get()
+        if isinstance(message, Exception):
+            self._inbox.put_nowait(message)
+            raise message
         if message["type"] == "http.disconnect":
             self._inbox.put_nowait(message)  # and it stays so
         return message

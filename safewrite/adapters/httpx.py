@@ -164,6 +164,9 @@ class _Exchange:
             )
         self._carry_onward(left)
         self._take_over(left - self._margin)
+        self._broke_off = False
+        if self._writes is not None:
+            request.stream = _as_stream(_Upload, request.stream, self)
 
     def left(self) -> float:
         return self._deadline.remaining() - self._margin if self._deadline is not None else inf
@@ -198,7 +201,18 @@ class _Exchange:
                 self._attempt.under_way.add(self)
             yield
         except BaseException as error:
-            self._may_be_applied(from_exception(error).outcome)
+            self._may_be_applied(None if self._broke_off else from_exception(error).outcome)
+            raise
+
+    @contextmanager
+    def uploading(self) -> Iterator[None]:
+        """Note whether what makes the body of the request failed: by then the request had begun to leave."""
+        try:
+            yield
+        except GeneratorExit:  # whoever reads it stops, and says why himself
+            raise
+        except BaseException:
+            self._broke_off = True
             raise
 
     def answered(self, response: httpx.Response) -> bool:
@@ -209,8 +223,7 @@ class _Exchange:
         found = from_reply(response, None)
         self._may_be_applied(found.outcome if found is not None else None)
         response.request = self.request
-        kind: Any = type(response.stream)
-        response.stream = _kind_of_body(kind)(response.stream, self)
+        response.stream = _as_stream(_Body, response.stream, self)
         sends_on = response.status_code in SENT_ON and "Location" in response.headers
         return self._writes is not None and sends_on
 
@@ -316,11 +329,32 @@ class _Body:
         await self._stream.aclose()
 
 
+class _Upload:
+    """The body of a request that writes."""
+
+    def __init__(self, stream: Any, exchange: _Exchange) -> None:
+        self._stream, self._exchange = stream, exchange
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._exchange.uploading():
+            yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with self._exchange.uploading():
+            async for part in self._stream:
+                yield part
+
+
+def _as_stream(ours: Any, stream: Any, exchange: _Exchange) -> Any:
+    """Return a stream in `ours`, of the same package: clients insist on their own."""
+    kind: Any = type(stream)
+    return _kind_of(ours, kind)(stream, exchange)
+
+
 @cache
-def _kind_of_body(kind: Any) -> Any:
-    """Return `_Body` as a stream of the same package: clients insist on their own."""
+def _kind_of(ours: Any, kind: Any) -> Any:
     bases = [base for base in kind.__mro__ if base.__name__ in ("SyncByteStream", "AsyncByteStream")]
-    return type("Body", (_Body, *bases), {})
+    return type(ours.__name__, (ours, *bases), {})
 
 
 class _Wire:

@@ -107,14 +107,14 @@ def _connection(target: Connection | AsyncConnection | Session) -> Connection:
 def _bound(connection: Connection, limit: _Limit) -> Iterator[None]:
     raw = cast("Any", connection.connection.dbapi_connection)
 
-    def on_postgresql(*_: object) -> None:
+    def on_postgresql() -> None:
         cursor = connection.connection.cursor()
         try:
             cursor.execute(f"SET LOCAL statement_timeout = {limit.milliseconds()}")
         finally:
             cursor.close()
 
-    def on_sqlite(*_: object) -> None:
+    def on_sqlite() -> None:
         limit.milliseconds()
         raw.set_progress_handler(lambda: limit.left() <= 0.0, _EVERY)
 
@@ -122,10 +122,18 @@ def _bound(connection: Connection, limit: _Limit) -> Iterator[None]:
         with suppress(sqlite3.ProgrammingError):  # it is closed
             raw.set_progress_handler(None, 0)
 
-    events: dict[str, Any] = {"before_cursor_execute": on_postgresql}
-    if isinstance(raw, sqlite3.Connection):
+    on_sqlite_file = isinstance(raw, sqlite3.Connection)
+    bind = on_sqlite if on_sqlite_file else on_postgresql
+
+    def before(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        # After a failed statement PostgreSQL takes nothing but this, and undoing needs no limit.
+        if not statement.lstrip().upper().startswith("ROLLBACK"):
+            bind()
+
+    events: dict[str, Any] = {"before_cursor_execute": before}
+    if on_sqlite_file:
         # The end of a transaction may give the connection to somebody else, while the block goes on.
-        events = {"before_cursor_execute": on_sqlite, "commit": lift, "rollback": lift}
+        events |= {"commit": lift, "rollback": lift}
     for name, listener in events.items():
         event.listen(connection, name, listener)
     try:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -39,7 +40,7 @@ from safewrite.core.events import (
 )
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
-from safewrite.core.intent import indexable
+from safewrite.core.intent import Uncanonical, canonical, indexable
 from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
@@ -54,6 +55,7 @@ from safewrite.shell.reply import Reply, passes_through, read_error, read_value,
 from safewrite.shell.secrets import Secrets
 from safewrite.shell.steps import Steps, one
 from safewrite.shell.threads import Pool
+from safewrite.verdicts import Inconclusive
 
 if TYPE_CHECKING:
     from safewrite.ledger.append import Appended
@@ -418,8 +420,9 @@ class Job:
         reply = self._reply(value, error, cut, now, single=not attempt.more_requests)
         if attempt.delivered and reply.finding.outcome is OutcomeState.NOT_APPLIED:
             reply = self._reply(value, error, cut, now, single=False)  # it is about something after the write
-        if not reply.finding.reason.isidentifier():  # words of the tool's author, not a code of ours
-            reply = replace(reply, finding=replace(reply.finding, reason=self._code(reply.finding.reason)))
+        if isinstance(value, Inconclusive):  # words of the tool's author, not a code of ours
+            words = self.secrets.without(reply.finding.reason)
+            reply = replace(reply, finding=replace(reply.finding, reason=words))
         self._give_back(attempt, reply.finding, now.ticks)
         contents = self._value(reply.value) if reply.finding.outcome is OutcomeState.APPLIED else {}
         if error is not None:
@@ -519,7 +522,10 @@ class Job:
         Redacted ones come from the call at hand, if there is one.
         """
         assert self.knows_arguments
-        return {**self.arguments, **(self._recorded or {})}
+        _ = self.secrets  # as they are before a body has them
+        given = {**self.arguments, **(self._recorded or {})}
+        self.arguments = {n: apart(v) if n in self.tool.secret() else v for n, v in self.arguments.items()}
+        return given
 
     @property
     def knows_arguments(self) -> bool:
@@ -555,7 +561,8 @@ class Job:
             said = seen(result)
             if said.has_value:
                 contents = self._value(said.value)
-            fact = self._read_fact(start, said.verdict, self._code(said.reason), kept="value" in contents)
+            words = self.secrets.without(said.reason) if isinstance(result, Inconclusive) else said.reason
+            fact = self._read_fact(start, said.verdict, words, kept="value" in contents)
             if said.candidates is not None:
                 candidates = self._candidates(said.candidates, said.listed)
         yield from self._fenced(start)
@@ -595,13 +602,9 @@ class Job:
     def _value(self, value: object) -> dict[str, str]:
         """Return the content that keeps a value; none if it cannot be stored, or repeats a secret argument."""
         text = self.tool.codec.encode(value).text
-        if text is None or (self.tool.secret() and self.secrets.within(text)):
+        if text is None or self.secrets.within(text):
             return {}
         return {"value": text}
-
-    def _code(self, reason: str) -> str:
-        """Return a reason as it may be written and told: mostly a code of ours, else words of a tool's author."""
-        return reason if reason.isidentifier() else self.secrets.without(reason)
 
     # The end ---------------------------------------------------------------------------------------------
 
@@ -631,6 +634,17 @@ class Job:
     def _unused(self) -> None:
         for seat in tuple(self.seats.values()):  # a body that was left behind may end meanwhile
             seat.unsent()  # those that a claim was asked for and not made; the others were told already
+
+
+def apart(value: Any) -> Any:
+    """Return data as it is now, whatever a body makes of it later; what is no data, such as a client, as it is."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    try:
+        canonical(value)
+    except Uncanonical:
+        return value
+    return deepcopy(value)
 
 
 def _type_of(error: BaseException | None) -> str | None:

@@ -25,7 +25,7 @@ from safewrite.errors import ReadFailed, SafeWriteError
 from safewrite.ledger.model import Identity, Meta
 from safewrite.shell.aio import _ending
 from safewrite.shell.clock import clock
-from safewrite.shell.job import Host, Limits, _type_of, new_call
+from safewrite.shell.job import Host, Limits, _type_of, apart, new_call
 from safewrite.shell.pressure import FREE, Pressure, Seat
 from safewrite.shell.reply import passes_through, read_error, read_value
 from safewrite.shell.secrets import Secrets
@@ -95,6 +95,7 @@ class Reading:
     """Those of the newest try."""
     tell: Callable[[], object] = lambda: None
     """Called, on any thread, when a copy has ended."""
+    _hides: Secrets | None = None
     _end: float = 0.0
     _quiet: float = 0.0
 
@@ -217,7 +218,9 @@ class Reading:
 
     def body(self, copy: Copy) -> tuple[Callable[[], Any], contextvars.Context]:
         """Return the body of a copy, and the context that it runs in."""
+        self._secrets()  # as they are before a body has them
         arguments = dict(self.arguments)
+        self.arguments = {name: apart(value) for name, value in arguments.items()}
         if self.tool.attempt_parameter is not None:
             arguments[self.tool.attempt_parameter] = copy.attempt
         inside = contextvars.copy_context()
@@ -285,8 +288,8 @@ class Reading:
         """Write down what was not fetched, for the audit and for the run; return the error that says it."""
         copies = [part.reached] if part is not None else [c.attempt.reached for c in self.copies]
         reached = next(filter(None, (*copies, getattr(error, "reached", ""))), "")
-        hides = Secrets(self.tool.content(self.arguments), self.tool.secret()).without
-        reason, reached = reason if reason.isidentifier() else hides(reason), hides(reached)
+        hides = self._secrets().without
+        reason, reached = reason if part is None else hides(reason), hides(reached)
         who, sent = self.identity, self.sent > 0
         about = NotFetched(who.tool, who.target, reason, reached, sent, part is not None)
         if self.run is not None:
@@ -299,6 +302,11 @@ class Reading:
         failed = ReadFailed(words, about=about, tool=self.tool.name, trace=self.meta.trace)
         failed.__cause__ = error
         return failed
+
+    def _secrets(self) -> Secrets:
+        if self._hides is None:
+            self._hides = Secrets(self.tool.content(self.arguments), self.tool.secret())
+        return self._hides
 
     def _row(self, fact: Missed, contents: Mapping[str, str], evidence: Mapping[str, object]) -> Steps[None]:
         event, meta = Event(clock().now(), fact, promises=self.tool.promises(None)), self.meta

@@ -304,6 +304,8 @@ def test_a_server_that_stops_cancels_the_application() -> None:
         try:
             await asyncio.sleep(30)
         finally:
+            for _ in range(9):
+                await asyncio.sleep(0)
             ended.append("application")
 
     async def silent() -> dict[str, Any]:
@@ -318,9 +320,31 @@ def test_a_server_that_stops_cancels_the_application() -> None:
         serving.cancel()
         await asyncio.wait([serving])
         assert serving.cancelled()
+        assert ended == ["application"]  # and not some time after the server believes it to be over
 
     asyncio.run(main())
-    assert ended == ["application"]
+
+
+def test_a_receive_that_fails_fails_where_the_application_receives() -> None:
+    """As without the middleware, and as often as it asks; it waited for ever."""
+    raised: list[str] = []
+
+    async def broken() -> Any:
+        raise OSError("the connection is gone")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(2):
+            try:
+                await receive()
+            except OSError as error:
+                raised.append(str(error))
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await DeadlineMiddleware(app)(request(), broken, None)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    assert raised == ["the connection is gone"] * 2
 
 
 @pytest.mark.parametrize("wrong", [{"skew": -1}, {"longest": 0}, {"minimum": -1}, {"grace": "1"}])

@@ -717,6 +717,26 @@ def test_a_write_under_way_beside_a_request_that_was_refused_is_unknown(
     assert (asyncio.run(main()).state, len(applied)) == ("unknown", 1)
 
 
+@every
+def test_an_upload_that_breaks_off_is_unknown_whatever_broke_it(
+    colour: Colour, sw: SafeWrite, server: Server
+) -> None:
+    """What was to be passed on could not be fetched: nothing was sent there, but the beginning of it here."""
+
+    def parts() -> Iterator[bytes]:
+        yield b"a part"
+        with closed_port() as port:
+            httpx.get(f"http://127.0.0.1:{port}/", verify=TLS)
+
+    async def awaited() -> Any:
+        for part in parts():
+            yield part
+
+    content = parts() if colour.plain else awaited()
+    outcome = colour.write(sw, sends(("POST", f"{server.url}/ok"), content=content))
+    assert (outcome.state, ended(sw, outcome)["reason"]) == ("unknown", "multi_request")
+
+
 def test_what_was_not_sent_after_a_delivered_write_says_nothing_of_that_write(sw: SafeWrite) -> None:
     """The second leg of a body was refused for want of time; the first one had written."""
     sent: list[int] = []

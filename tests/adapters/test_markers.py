@@ -384,6 +384,20 @@ def test_an_open_transaction_is_ended_where_that_is_allowed(sw: SafeWrite, cut: 
     assert (done.state, done.evidence, place.effects()) == ("not_applied", "reconciled", 0)
 
 
+def test_work_may_try_within_a_savepoint(sw: SafeWrite, place: Place) -> None:
+    """As an ORM does to see whether a row is there: only what was tried is undone."""
+
+    def work(target: Any, n: int) -> str:
+        insert(target, n)
+        with suppress(sa.exc.DBAPIError), target.begin_nested():
+            insert(target, n)
+            target.execute(sa.text("SELECT * FROM nowhere"))
+        return "all is well"
+
+    done = outcome(ship(sw, place, work))
+    assert (done.state, done.value, place.effects()) == ("applied", "all is well", 1)
+
+
 def test_a_failed_statement_that_was_passed_over_is_no_success(
     sw: SafeWrite, postgres_url: str, plain: bool
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -200,6 +200,27 @@ def test_a_session_is_bound_by_its_transaction(postgres: sa.Engine) -> None:
     """One that has not begun yet begins."""
     with ManualClock(), Session(postgres) as session, bound_statements(session, Deadline(9.0)):
         assert session.scalar(SHOW) == "8500ms"
+
+
+@pytest.mark.parametrize("left", [9.0, 0.0])
+@pytest.mark.parametrize("database", ["postgres", "sqlite"])
+def test_a_savepoint_is_rolled_back_to_also_with_nothing_left(
+    request: Any, database: str, left: float
+) -> None:
+    """What was tried and failed is undone, and the transaction goes on as far as there is time."""
+    engine = request.getfixturevalue(database)
+    with ManualClock() as clock, engine.connect() as connection, connection.begin() as transaction:
+        with bound_statements(connection, Deadline(9.5)):
+            connection.execute(sa.text("CREATE TABLE tried (id INTEGER PRIMARY KEY)"))
+            connection.execute(sa.text("INSERT INTO tried VALUES (1)"))
+            tried = connection.begin_nested()
+            connection.execute(sa.text("INSERT INTO tried VALUES (2)"))
+            with pytest.raises(IntegrityError):
+                connection.execute(sa.text("INSERT INTO tried VALUES (1)"))
+            clock.advance(9.0 - left)
+            tried.rollback()
+        assert connection.scalar(sa.text("SELECT count(*) FROM tried")) == 1
+        transaction.rollback()
 
 
 def test_after_the_block_statements_are_not_prepared_any_more(postgres: sa.Engine) -> None:

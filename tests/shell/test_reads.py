@@ -826,6 +826,24 @@ def test_secrets_are_not_in_the_row(reads: Reads, sw: SafeWrite, clock: ManualCl
     assert "of cus_1" in str(record)
 
 
+def test_a_read_begins_with_its_arguments_as_they_were_given(
+    reads: Reads, sw: SafeWrite, remote: Remote, clock: ManualClock
+) -> None:
+    """Also the second time, and what the body took out of them is in no row."""
+    seen: list[str] = []
+
+    async def who(customer: str, login: dict[str, str]) -> str:
+        seen.append(login.pop("password"))
+        busy = status(503)()
+        busy.add_note(f"of {seen[-1]}")
+        raise busy
+
+    tool = sw.read(name="who", redact=("login",), max_attempts=2)(reads.shell.colours(who))
+    reads.fails(tool, "cus_1", {"password": "blueberry"})
+    assert seen == ["blueberry"] * 2
+    assert "blueberry" not in str(sw.audit.intent(sw.audit.not_fetched()[0].key))
+
+
 def test_a_ledger_that_fails_does_not_hide_what_was_read(
     reads: Reads, sw: SafeWrite, remote: Remote, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

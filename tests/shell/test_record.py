@@ -208,6 +208,33 @@ def test_a_secret_argument_is_in_no_text_that_the_call_leaves(
     assert (b"[redacted]" in written) == (where != "value")
 
 
+@pytest.mark.parametrize("where", ["exception", "value", "reason"])
+def test_a_secret_is_kept_out_whatever_the_body_makes_of_its_arguments(
+    where: str, shell: Shell, sw: SafeWrite, database: Path
+) -> None:
+    """It takes what it needs out of them, repeats what only its type tells, or says one that reads like a code."""
+
+    async def deploy(app: str, login: Any, key: Any) -> Any:
+        password = login.pop("password")
+        if where == "value":
+            return {"told": key.get_secret_value()}
+        if where == "reason":
+            return Inconclusive(password)
+        raise RuntimeError(f"{password} and {key.get_secret_value()}")
+
+    declared = () if where == "value" else ("login",)
+    tool = sw.write(target="app", redact=declared, max_attempts=1)(shell.colours(deploy))
+    login = {"password": SecretStr("blueberry") if where == "value" else "blueberry"}
+    outcome = shell.call(tool.outcome, "a", login, SecretStr("raspberry"))
+    assert outcome.state == ("applied" if where == "value" else "unknown")
+    told = f"{outcome.reason}{outcome.for_model()}{outcome.error}"
+    sw.close()
+    written = b"".join(path.read_bytes() for path in database.parent.glob(f"{database.name}*"))
+    for secret in ("blueberry", "raspberry"):
+        assert secret.encode() not in written
+        assert secret not in told
+
+
 @pytest.mark.parametrize("spelled", [repr, json.dumps, partial(json.dumps, ensure_ascii=False)])
 def test_a_secret_is_known_however_it_is_spelled(spelled: Callable[[str], str]) -> None:
     """Writers of JSON escape the quote in it, and its other letters or not."""
@@ -257,6 +284,26 @@ def test_an_open_attempt_is_sent_again_under_its_key_only_with_the_same_redacted
     outcome = shell.call(tool.outcome, "a", token=second)
     assert outcome.state == ("applied" if sent == 2 else "unknown")
     assert tokens == ["first"] * sent
+
+
+def test_what_is_sent_again_is_the_redacted_argument_as_it_was_given(
+    shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """What an earlier body took out of it is there again, at every depth; what is no data comes as it is."""
+    seen: list[Any] = []
+    client = object()
+
+    async def deploy(app: str, login: dict[str, Any], client: Any, attempt: Attempt) -> str:
+        seen.append((login.pop("password"), login["of"].pop(), client))
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("login", "client"), name="deploy", dependency=KEYED)(
+        shell.colours(deploy)
+    )
+    remote.next(reject(429), reject(429))
+    login = {"password": "plum", "of": ["me"]}
+    assert shell.call(tool.outcome, "a", login, client).attempts == 3
+    assert seen == [("plum", "me", client)] * 3
 
 
 def test_recovery_says_which_argument_it_lacks_and_sends_nothing(
