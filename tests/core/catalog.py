@@ -1,4 +1,4 @@
-"""The worlds that are explored: every combination of promises for one caller, and chosen ones for several."""
+"""The worlds that are explored: every combination of promises, by one caller and by two, and chosen ones by several."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ CALL = Caller(length=2, sends=1)
 TWICE = Caller(length=2, sends=2)
 PAIR = (CALL, CALL)
 SHORTS = (SHORT, SHORT)
+
+
+def pairs() -> Iterator[Setting]:
+    """Yield a world with two callers, three attempts and deaths for every combination of promises."""
+    for world in combinations():
+        yield replace(world, name=f"two callers, {world.name}", callers=(TWICE, SHORT), crashes=True)
 
 
 def combinations() -> Iterator[Setting]:

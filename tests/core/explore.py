@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.core.catalog import chosen, combinations
+from tests.core.catalog import chosen, combinations, pairs
 from tests.core.play import Broken, World, twilight
 from tests.core.setting import Setting
 from tests.core.world import Play
@@ -99,7 +99,8 @@ def main() -> None:
 
         hunts = ((m.belief, hunt(m, most)) for m in MUTANTS if given.only in m.belief)
         sys.exit(_show_mutants(hunts))
-    sys.exit(_show(explore(s, most) for s in (*chosen(), *combinations()) if given.only in s.name))
+    worlds = (*chosen(), *combinations(), *pairs())
+    sys.exit(_show(explore(s, most) for s in worlds if given.only in s.name))
 
 
 def _show(explored: Iterable[Explored]) -> int:

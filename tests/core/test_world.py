@@ -10,15 +10,15 @@ import os
 
 import pytest
 
-from tests.core.catalog import chosen, combinations
+from tests.core.catalog import chosen, combinations, pairs
 from tests.core.explore import MOST, explore
 from tests.core.setting import Setting
 
 DEEP = bool(os.environ.get("SAFEWRITE_DEEP"))
 CHOSEN = list(chosen())
-COMBINATIONS: dict[tuple[float | None, str], list[Setting]] = {}
-for setting in combinations():
-    COMBINATIONS.setdefault((setting.key, setting.reads), []).append(setting)
+COMBINATIONS: dict[tuple[float | None, str, int], list[Setting]] = {}
+for setting in (*combinations(), *pairs()):
+    COMBINATIONS.setdefault((setting.key, setting.reads, len(setting.callers)), []).append(setting)
 
 
 @pytest.mark.parametrize("setting", CHOSEN, ids=[s.name for s in CHOSEN])
@@ -28,9 +28,11 @@ def test_no_promise_breaks_where_several_act(setting: Setting) -> None:
     assert not found.broken, str(found)
 
 
-@pytest.mark.parametrize("group", COMBINATIONS, ids=[f"key={k} reads={r or 'none'}" for k, r in COMBINATIONS])
-def test_no_promise_breaks_under_any_combination_of_promises(group: tuple[float | None, str]) -> None:
-    """Whatever is declared, one caller that is cut off, left and answered late is told the truth."""
+@pytest.mark.parametrize(
+    "group", COMBINATIONS, ids=[f"key={k} reads={r or 'none'} callers={n}" for k, r, n in COMBINATIONS]
+)
+def test_no_promise_breaks_under_any_combination_of_promises(group: tuple[float | None, str, int]) -> None:
+    """Whatever is declared, one that is cut off, left and answered late is told the truth; so are two, who may die."""
     for setting in COMBINATIONS[group]:
         found = explore(setting, 10**9 if DEEP else MOST // 8)
         assert not found.broken, str(found)
