@@ -105,7 +105,12 @@ def upgrade() -> None:
     )
     index("safewrite_intent", ["key"], unique=True)
     index("safewrite_intent", ["wish", "answered_row"], where="outcome <> 'not_applied'", name="wish")
-    index("safewrite_intent", ["run"], using="hash")
+    server = op.get_bind().dialect.name == "postgresql"
+    index(
+        "safewrite_intent",
+        [sa.text("hashtextextended(run, 0)") if server else "run", "first_row"],
+        name="run",
+    )
     index("safewrite_intent", ["first_row"], where="outcome = 'unknown'", name="unknown")
     index("safewrite_audit", ["intent_id", "sequence"], unique=True)
     index("safewrite_audit", ["attempt_id"], where="event = 'claimed'")
@@ -115,20 +120,18 @@ def upgrade() -> None:
 
 def index(
     table: str,
-    columns: list[str],
+    columns: list[str | sa.TextClause],
     *,
     unique: bool = False,
     where: str | None = None,
     name: str | None = None,
-    using: str = "btree",
 ) -> None:
     condition = sa.text(where) if where else None
     op.create_index(
-        f"{'uq' if unique else 'ix'}_{table}_{name or '_'.join(columns)}",
+        f"{'uq' if unique else 'ix'}_{table}_{name or '_'.join(map(str, columns))}",
         table,
         columns,
         unique=unique,
-        postgresql_using=using,
         sqlite_where=condition,
         postgresql_where=condition,
     )

@@ -14,7 +14,7 @@ from safewrite.audit.records import IntentRecord, OpenRecord, RefusedRecord, Row
 from safewrite.core.events import OutcomeState, Promises
 from safewrite.core.intent import canonical
 from safewrite.ledger.sql import Ledger
-from safewrite.ledger.tables import audit, content, intent
+from safewrite.ledger.tables import audit, content, digest, intent
 from safewrite.ledger.texts import restored, storable
 from safewrite.shell.clock import clock
 
@@ -61,9 +61,7 @@ class Audit:
 
     def run(self, run_id: str, *, namespace: str | None = None) -> tuple[IntentRecord, ...]:
         """Return all intents of a run in the order in which they were first recorded; none: no such run."""
-        return self._records(
-            _IS_INTENT & _given(intent.c.run, run_id) & _given(intent.c.namespace, namespace)
-        )
+        return self._records(_IS_INTENT & of_run(run_id) & _given(intent.c.namespace, namespace))
 
     def intent(self, reference: str) -> IntentRecord | None:
         """Return the intent of a key, an intent id, an attempt id or a trace; None: there is none.
@@ -145,7 +143,7 @@ class Audit:
             select(audit, *(intent.c[name].label(f"intent_{name}") for name in ABOUT if name != "id"))
             .join(intent, intent.c.id == audit.c.intent_id)
             .where(audit.c.event.in_(events), audit.c.reason != "hedge_lost")
-            .where(_given(intent.c.run, run), _given(intent.c.namespace, namespace))
+            .where(of_run(run), _given(intent.c.namespace, namespace))
             .order_by(audit.c.id.desc())
             .limit(limit)
         )
@@ -188,6 +186,13 @@ def _given(column: Any, wanted: str | None) -> Condition:
         return true()
     condition: Condition = column == storable(wanted)
     return condition
+
+
+def of_run(wanted: str | None) -> Condition:
+    """Return the condition that an intent is of a run, as its index is made; None: of any."""
+    if wanted is None:
+        return true()
+    return (digest(intent.c.run) == digest(storable(wanted))) & (intent.c.run == storable(wanted))
 
 
 def _how_many(outcome: OutcomeState) -> ColumnElement[Any]:

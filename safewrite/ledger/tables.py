@@ -18,6 +18,8 @@ from sqlalchemy import (
     Text,
     text,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 metadata = MetaData(
     naming_convention={
@@ -43,6 +45,22 @@ _words = Text().with_variant(Text(collation="C"), "postgresql")
 
 def _text(name: str, *args: Any, **options: Any) -> Column[Any]:
     return Column(name, _words, *args, nullable=False, **options)
+
+
+class digest(FunctionElement[Any]):  # noqa: N801  # as functions are called
+    """What an index of texts of any length holds: PostgreSQL's takes 2.7 kB, so there a hash; else the text itself."""
+
+    inherit_cache = True
+
+
+@compiles(digest)
+def _itself(element: digest, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(digest, "postgresql")
+def _hashed(element: digest, compiler: Any, **options: Any) -> str:
+    return f"hashtextextended({compiler.process(element.clauses, **options)}, 0)"
 
 
 intent = Table(
@@ -87,8 +105,6 @@ intent = Table(
     Index("uq_safewrite_intent_key", "key", unique=True),
     # Both questions about a wish read this one: who else has it, and who else is about the same subject.
     Index("ix_safewrite_intent_wish", "wish", "answered_row", sqlite_where=OPEN, postgresql_where=OPEN),
-    # PostgreSQL: of digests, for a run's id may be longer than an index of texts takes.
-    Index("ix_safewrite_intent_run", "run", postgresql_using="hash"),
     Index(
         "ix_safewrite_intent_unknown",
         "first_row",
@@ -96,6 +112,8 @@ intent = Table(
         postgresql_where=text("outcome = 'unknown'"),
     ),
 )
+
+Index("ix_safewrite_intent_run", digest(intent.c.run), intent.c.first_row)
 
 audit = Table(
     "safewrite_audit",

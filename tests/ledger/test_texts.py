@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import create_engine, select
 
-from safewrite.audit.queries import Audit
+from safewrite.audit.queries import Audit, of_run
 from safewrite.core.events import Ended
 from safewrite.core.intent import MAX_TARGET_TEXT
 from safewrite.dependency import LONGEST_NAME, Dependency
+from safewrite.ledger import tables
 from safewrite.ledger.model import Meta
 from safewrite.ledger.sql import Ledger
 from safewrite.ledger.texts import EARLIEST, LATEST, new_id, restored, stamp, stamp_text, storable, unix
@@ -92,13 +94,8 @@ LOS_ANGELES = """
 import sqlite3, sys, time
 time.tzset()
 assert time.localtime(1750000000).tm_hour == 8
-from safewrite.audit.queries import Audit
-from safewrite.core.events import Ended
-from safewrite.core.intent import MAX_TARGET_TEXT
-from safewrite.dependency import LONGEST_NAME, Dependency
-from safewrite.ledger.model import Meta
 from safewrite.ledger.sql import Ledger
-from tests.ledger.driver import APPLIED, Caller
+from tests.ledger.driver import Caller
 ledger = Ledger("sqlite://", now=lambda: 1750000000.25)
 intent = Caller(ledger).write()
 row = ledger.rows(intent.id)[0]
@@ -148,6 +145,25 @@ def test_ids_of_any_length_are_kept_and_found(caller: Caller, part: str) -> None
     found = Audit(caller.ledger).run(one.run, namespace=one.namespace)
     assert getattr(found[0], part) == getattr(one, part)
     assert len(found) == (1 if part in ("run", "namespace") else 2)
+
+
+def test_a_run_is_found_by_its_index(caller: Caller, ledger_url: str) -> None:
+    """Whatever the database is: a question about one run does not read all of them."""
+    caller().write()
+    engine = create_engine(ledger_url)
+    asked = (
+        select(tables.intent.c.id)
+        .where(of_run(caller().run))
+        .compile(engine, compile_kwargs={"literal_binds": True})
+    )
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # so few rows are quicker read all
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN {'QUERY PLAN' if engine.dialect.name == 'sqlite' else ''} {asked}"
+        )
+        assert "ix_safewrite_intent_run" in str(plan.all())
+    engine.dispose()
 
 
 def test_an_object_of_a_dependency_fits_the_index(caller: Caller) -> None:
