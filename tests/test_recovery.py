@@ -179,8 +179,9 @@ def test_everything_open_is_come_to_page_by_page(
 ) -> None:
     """The oldest first, settled or not, with how far it is; another namespace's are none of its business."""
     monkeypatch.setattr(recovery, "_PAGE", 3)
-    lose(app(namespace="other"), 2, reads)
+    lose(app(namespace="other"), 1, reads)
     lose(app(), 8, reads)
+    lose(app(namespace="a third"), 1, reads)
     told: list[tuple[str, int, int]] = []
     one = app(lambda sub_id: Applied("done") if sub_id in ("sub_1", "sub_2") else Inconclusive("dark"))
     done = one.sw.recover(progress=lambda found, at, total: told.append((found.target, at, total)))

@@ -118,7 +118,7 @@ def test_a_url_that_leads_nowhere(
 def test_an_option_that_leads_nowhere_is_refused_when_it_is_given(query: str) -> None:
     """Also one that is the driver's own affair: it would end what the ledger sets, or be no option of a server's."""
     with pytest.raises(ConfigurationError, match="cannot be used") as caught:
-        Ledger(f"postgresql://ana:secret@/db?password=secret&{query}")
+        Ledger(f"postgresql://ana:secret@/db?password=secret&sslpassword=secret&{query}")
     assert "secret" not in str(caught.value) + repr(caught.value.__context__)
 
 

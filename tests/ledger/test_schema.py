@@ -163,6 +163,18 @@ def test_upgrading_again_changes_nothing_and_mends_the_guards(caller: Caller, db
     assert caller.ledger.verify(done.id) == ()
 
 
+def test_an_upgrade_makes_what_was_altered_as_it_was(caller: Caller, db: sqlite3.Connection) -> None:
+    """A trigger that is there under its name, and lets everything pass, is not taken for ours."""
+    caller.write()
+    db.execute("DROP TRIGGER safewrite_audit_no_update")
+    db.execute(
+        "CREATE TRIGGER safewrite_audit_no_update BEFORE UPDATE ON safewrite_audit BEGIN SELECT 1; END"
+    )
+    caller.ledger.upgrade()
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        db.execute("UPDATE safewrite_audit SET reason = 'x'")
+
+
 def test_the_guards_know_no_other_database() -> None:
     """A database without triggers of ours is refused before anything is made."""
     with pytest.raises(ConfigurationError, match="oracle"):
@@ -219,6 +231,16 @@ def test_a_row_in_another_s_place_is_refused(caller: Caller, db: sqlite3.Connect
         )
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
             db.execute(f"INSERT OR REPLACE INTO safewrite_audit SELECT {rest} FROM safewrite_audit LIMIT 1")
+
+
+def test_an_intent_in_another_s_place_is_refused(caller: Caller, db: sqlite3.Connection) -> None:
+    """Neither under a new id with a known key, nor under a known id with a new key."""
+    caller.write()
+    columns = [name for _, name, *_ in db.execute("PRAGMA table_info(safewrite_intent)")]
+    for own in ("id", "key"):
+        rest = ", ".join(f"{name} || 'x'" if name in {"id", "key"} - {own} else name for name in columns)
+        with pytest.raises(sqlite3.IntegrityError, match="never replaced"):
+            db.execute(f"INSERT OR REPLACE INTO safewrite_intent SELECT {rest} FROM safewrite_intent")
 
 
 def test_a_ledger_whose_rows_ran_ahead_takes_no_more(caller: Caller, db: sqlite3.Connection) -> None:

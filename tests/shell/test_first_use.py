@@ -176,6 +176,14 @@ def test_a_change_of_directory_leads_to_no_other_ledger(
         assert re.search(f"the ledger is sqlite:///(file:)?{tmp_path / name}", caplog.text)
 
 
+def test_where_a_server_is_is_not_logged(postgres_ledger_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its URL may hold a password, which the logs are no place for."""
+    caplog.set_level(logging.INFO, "safewrite")
+    with SafeWrite(postgres_ledger_url) as sw:
+        assert sw.prepare()
+    assert "postgresql" not in caplog.text
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
 def test_a_ledger_in_memory_has_no_path(url: str) -> None:
     """Good for tests of one's own tools: it works, and leaves nothing."""

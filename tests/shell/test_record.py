@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 import safewrite
-from safewrite import Applied, Attempt, Inconclusive, IntentMismatch, SafeWrite, ValueNotKept
+from safewrite import Applied, Attempt, Inconclusive, IntentMismatch, NotApplied, SafeWrite, ValueNotKept
 from safewrite.shell.secrets import Secrets
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, rows
@@ -274,11 +274,12 @@ def test_an_open_attempt_is_sent_again_under_its_key_only_with_the_same_redacted
     """The payload under one key never changes; what the ledger does not know is compared by its digest."""
     tokens: list[str] = []
 
-    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+    async def deploy(app: str, token: str, attempt: Attempt, pin: str = "the same") -> str:
         tokens.append(token)
         return await remote.write(app, attempt)
 
-    tool = sw.write(target="app", redact=("token",), dependency=KEYED, max_attempts=1)(shell.colours(deploy))
+    options = {"target": "app", "redact": ("token", "pin"), "dependency": KEYED, "max_attempts": 1}
+    tool = sw.write(**options)(shell.colours(deploy))
     remote.next(DROP)
     assert shell.call(tool.outcome, "a", token="first").state == "unknown"
     outcome = shell.call(tool.outcome, "a", token=second)
@@ -320,6 +321,29 @@ def test_recovery_says_which_argument_it_lacks_and_sends_nothing(
     found = sw.recover(resend=True) if shell.plain else shell.call(sw.arecover, resend=True)
     assert "token" in found.problems[0].problem
     assert len(remote.attempts) == 1
+
+
+def test_a_read_that_needs_what_was_redacted_is_not_made_from_the_record(
+    shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """Asked with nothing in its place it would not find what is there, and would say that nothing happened."""
+    asked: list[str] = []
+
+    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+        return await remote.write(app, attempt)
+
+    async def read(app: str, token: str) -> Applied[str] | NotApplied:
+        asked.append(token)
+        return Applied("found") if token == "mine" else NotApplied()
+
+    tool = sw.write(target="app", redact=("token",), dependency=SETTLES, max_attempts=1)(
+        shell.colours(deploy)
+    )
+    remote.next(LOSE)
+    assert shell.call(tool.outcome, "a", token="mine").state == "unknown"
+    tool.reconcile(shell.colours(read))
+    (found,) = (sw.recover() if shell.plain else shell.call(sw.arecover)).found
+    assert (found.state, found.reason, asked) == ("unknown", "read_failed", [])
 
 
 # Objects -----------------------------------------------------------------------------------------------------------
