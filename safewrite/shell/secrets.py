@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -47,11 +48,11 @@ def _spellings(text: str) -> Iterator[str]:
 
 
 def _leaves(value: object, *, secret: bool) -> Iterator[str]:
-    """Yield the texts and numbers in a value that are secret: all of them, or those that a secret type holds."""
+    """Yield what in a value is secret, as text: all that it holds, or only what a secret type does."""
     pending, seen = [(value, secret)], dict[int, object]()
     while pending:
         item, hidden = pending.pop()
-        if isinstance(item, str | bytes | int | float) and not isinstance(item, bool):
+        if isinstance(item, str | bytes) and not isinstance(item, Enum):
             if hidden:
                 yield item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
         elif id(item) not in seen:
@@ -59,11 +60,15 @@ def _leaves(value: object, *, secret: bool) -> Iterator[str]:
             if is_secret(type(item)):
                 with suppress(Exception):  # what cannot be told cannot be found either
                     pending.append((item.get_secret_value(), True))  # type: ignore[attr-defined]
-            else:
-                pending.extend((inner, hidden) for inner in _inner(item))
+            elif (inner := _inner(item)) is not None:
+                pending.extend((part, hidden) for part in inner)
+            elif hidden and not isinstance(item, bool | None):  # a number, a UUID, a date
+                with suppress(Exception):
+                    pending.append((str(item), True))
 
 
-def _inner(value: object) -> list[object]:
+def _inner(value: object) -> list[object] | None:
+    """Return what a value is made of; None: it is one thing."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, list | tuple | deque | AbstractSet):
@@ -72,4 +77,4 @@ def _inner(value: object) -> list[object]:
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     if hasattr(type(value), "__get_pydantic_core_schema__"):
         return list(getattr(value, "__dict__", {}).values())
-    return []
+    return [value.value, str(value)] if isinstance(value, Enum) else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,41 @@ def test_a_secret_argument_is_in_no_text_that_the_call_leaves(
         assert secret.encode() not in written
         assert secret not in told
     assert (b"[redacted]" in written) == (where != "value")
+
+
+class Card(enum.Enum):
+    """Secrets that have names."""
+
+    TEST = "4000-0000-0000-0002"
+
+
+TEXT = enum.Enum("TEXT", {"TEST": "4000-0000-0000-0002"}, type=str)
+"""The same, each of which is a text, too."""
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [31415926, 2718.28, Decimal("1414.21"), UUID(int=0xFEED), Card.TEST, TEXT.TEST],
+    ids=lambda s: type(s).__name__,
+)
+def test_a_secret_may_be_something_else_than_a_text(
+    secret: Any, shell: Shell, sw: SafeWrite, database: Path
+) -> None:
+    """A number, a UUID, a member of an enumeration: what it looks like in a text is kept out of it."""
+    told = str(secret.value if isinstance(secret, enum.Enum) else secret)
+
+    async def pay(order: str, code: Any) -> Any:
+        raise RuntimeError(f"{told} is no code for {order}")
+
+    outcome = shell.call(
+        sw.write(target="order", redact=("code",))(shell.colours(pay)).outcome, "o-1", secret
+    )
+    (evidence,) = [
+        sw.ledger.content(outcome.intent_id, row["sequence"], "evidence") for row in rows(sw, outcome)
+    ][1:]
+    assert evidence is not None
+    assert "[redacted] is no code for o-1" in evidence
+    assert told not in evidence
 
 
 @pytest.mark.parametrize("where", ["exception", "value", "reason"])
