@@ -31,7 +31,7 @@ from safewrite import (
 )
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools
-from tests.shell.remote import DROP, LOSE, OK, REFUSE, REQUEST, Remote, fail, reject, status, timed_out
+from tests.shell.remote import DROP, LATE, LOSE, OK, REFUSE, REQUEST, Remote, fail, reject, status, timed_out
 
 pytestmark = pytest.mark.usefixtures("run", "clock")
 
@@ -359,6 +359,21 @@ def test_a_body_that_never_read_its_key_is_not_sent_again_under_it(
     with pytest.raises(OutcomeUnknown):
         shell.call(tool, "card_1")
     assert (len(remote.attempts), remote.count(), alarms) == (1, 1, ["key_not_carried"])
+
+
+def test_a_body_that_was_left_behind_without_its_key_is_not_sent_again_under_it(
+    shell: Shell, remote: Remote, sw: SafeWrite
+) -> None:
+    """Nobody saw it end, but it is known that it had read no key until it was given up."""
+
+    async def charge(card: str) -> str:
+        return await remote.write(card)
+
+    tool = sw.write(target="card", dependency=KEYED, timeout=2.0)(shell.colours(charge))
+    remote.next(LATE)
+    with pytest.raises(OutcomeUnknown):
+        shell.call(tool, "card_1")
+    assert len(remote.attempts) == 1
 
 
 def test_a_replayed_error_is_not_asked_for_again(shell: Shell, remote: Remote, tool: Tools) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from safewrite import SafeWrite
+from safewrite import Dependency, SafeWrite
 from safewrite.core.fold import Impossible
 from safewrite.shell import debts, sync
 from safewrite.shell.clock import use
@@ -126,9 +126,11 @@ def test_an_interrupt_before_a_thread_began_the_body_withholds_it(
 
 
 def test_a_body_that_no_thread_begins_in_time_is_withheld_and_tried_again(
-    cancel: Any, remote: Remote, clock: Interrupting, sw: SafeWrite, monkeypatch: pytest.MonkeyPatch
+    open_sw: Any, remote: Remote, clock: Interrupting, sw: SafeWrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never begun is never sent: the next attempt follows, and the late thread runs nothing."""
+    """Never begun is never sent: the next attempt follows in its place, and the late thread runs nothing."""
+    alone = Dependency("billing", max_concurrency=1)
+    cancel = Tools(Shell("plain"), remote, open_sw)(sw, timeout=5.0, dependency=alone)
     gate, start, held = threading.Event(), sw.pool.start, [True]
 
     def slow(job: Any, then: Any = None) -> Any:

@@ -439,6 +439,16 @@ def test_a_place_that_was_not_used_gives_its_thread_to_the_next() -> None:
     pool.close()
 
 
+def test_work_that_fails_says_that_it_ended_as_any_other() -> None:
+    """A coroutine that waits for it is woken, and does not wait for as long as it may."""
+    pool, told = Pool(1), threading.Event()
+    assert pool.reserve()
+    work = pool.start(lambda: 1 // 0, told.set)
+    assert told.wait(10)
+    assert isinstance(work.error, ZeroDivisionError)
+    pool.close()
+
+
 def test_a_thread_sees_the_context_of_whoever_started_its_work_and_of_nobody_before() -> None:
     """A tenant or a trace that is kept in a context variable comes along, also into a thread that is used again."""
     pool = Pool(1)

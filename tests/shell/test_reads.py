@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
 from tenacity import wait_fixed
 
@@ -97,6 +98,20 @@ def test_what_certainly_holds_nothing_is_tried_again(
     assert reads.shell.call(reads(), "cus_1") == "cus_1 done"
     assert len(remote.attempts) == 3
     assert clock.elapsed == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_an_answer_that_says_busy_is_not_what_was_asked_for(
+    code: int, shell: Shell, sw: SafeWrite, clock: ManualClock
+) -> None:
+    """Also where the body returns it, as clients do that raise for no status: the read is tried again."""
+    answers = iter([httpx.Response(code), httpx.Response(200, text="found")])
+
+    async def get(customer: str) -> httpx.Response:
+        return next(answers)
+
+    tool = sw.read(wait=wait_fixed(0.5))(shell.colours(get))
+    assert shell.call(tool, "cus_1").text == "found"
 
 
 def test_retry_after_is_waited_for(reads: Reads, remote: Remote, clock: ManualClock) -> None:
@@ -427,6 +442,17 @@ def test_one_probe_at_a_time(reads: Reads, remote: Remote, still: ManualClock) -
     remote.gate.open()
     assert probe.result(10) == "cus_1 done"
     assert reads.shell.call(get, "cus_1") == "cus_1 done"
+
+
+def test_a_retry_that_was_never_sent_costs_the_budget_nothing(still: ManualClock) -> None:
+    """Nor does a first request that was not sent pay anything in."""
+    crm = pressure.pressure_of("crm")
+    for further in [True] * 20 + [False] * 200:
+        seat = crm.enter(None, further=further)
+        assert isinstance(seat, pressure.Seat)
+        seat.unsent()
+    paid = [crm.enter(None, further=True) for _ in range(20)]
+    assert paid.count("retry_budget_spent") == 20 - numbers.FLOOR
 
 
 # The limit ---------------------------------------------------------------------------------------------------
