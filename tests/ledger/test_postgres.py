@@ -620,6 +620,20 @@ def test_what_was_not_committed_when_its_line_was_lost_is_written_on_another(
     assert len(caller.ledger.rows(intent.id)) == 1
 
 
+def test_a_unit_whose_line_an_administrator_ends_is_run_on_another(caller: Caller) -> None:
+    """The server says so in an error of its own, and hangs up then: a restart or a failover in the middle."""
+    tries: list[int] = []
+
+    def work(unit: Leg) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            unit.line.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return unit.rows(unit.sql.version, {}), None
+
+    assert caller.ledger._store.write(work) == [(migrate.HEAD,)]
+    assert len(tries) == 2
+
+
 def test_a_commit_that_nobody_can_look_up_is_a_refusal(opened: Opens, line: Wire) -> None:
     """The server is gone with it: nobody is told that it stands, and where it does not it is recorded later."""
     caller = Caller(opened(line.url))
@@ -919,6 +933,20 @@ def test_every_commit_waits_for_the_disk(
             assert store.read(query) == [("off",)]
         finally:
             run("ALTER ROLE CURRENT_USER RESET synchronous_commit")
+
+
+def test_a_unit_that_writes_has_the_limits_that_are_set(opened: Opens, postgres_ledger_url: str) -> None:
+    """It waits for another's lock as long as for other writers, not as long as a statement may take."""
+    ledger = opened(postgres_ledger_url, busy_timeout=1.5, statement_timeout=7.0)
+
+    def query(unit: Leg) -> Any:
+        unit.rows(unit.sql.version, {})
+        return [
+            unit.line.execute(f"SHOW {name}").fetchall()[0][0]
+            for name in ("lock_timeout", "statement_timeout")
+        ], None
+
+    assert ledger._store.write(query) == ["1500ms", "7s"]
 
 
 def test_nothing_stays_set_on_a_line(caller: Caller, postgres_ledger_url: str) -> None:
