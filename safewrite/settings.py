@@ -282,7 +282,7 @@ _CATALOGUE = (
 )
 _BY_NAME = {known.name: known for known in _CATALOGUE}
 
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):.*@|(\bpassword=)[^&\s]*", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):.*@|(password=)[^&\s]*", re.IGNORECASE)
 
 
 def _masked(value: Value) -> str:

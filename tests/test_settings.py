@@ -301,6 +301,10 @@ def test_foreign_variables_are_left_alone(variable: str) -> None:
             "postgresql+psycopg://db/app?user=bob&password=s3cret&x=1",
             "postgresql+psycopg://db/app?user=bob&password=***&x=1",
         ),
+        (
+            "postgresql+psycopg://bob@db/app?sslkey=k&sslpassword=s3cret",
+            "postgresql+psycopg://bob@db/app?sslkey=k&sslpassword=***",
+        ),
         ("postgresql+psycopg://bob@db/app", "postgresql+psycopg://bob@db/app"),
         ("sqlite:////data/agent.db", "sqlite:////data/agent.db"),
     ],
