@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from safewrite.errors import ConfigurationError
 from safewrite.ledger.statements import Statement, Statements
 from safewrite.ledger.units import Trouble
+
+T = TypeVar("T")
 
 
 class Database(Protocol):
@@ -70,3 +73,14 @@ class Database(Protocol):
     def refusal(self, error: BaseException) -> Trouble | ConfigurationError:
         """Return what to raise for a database that cannot be opened, or not be written at all."""
         ...
+
+
+def used(database: Database, step: Callable[[], T], *, proven: bool) -> T:
+    """Take a step towards using a database: that it cannot be used is told so only before it ever was."""
+    try:
+        return step()
+    except ConfigurationError as error:
+        if not proven:
+            raise
+        cause = error.__cause__ or error
+        raise Trouble(database.reason(cause)) from cause

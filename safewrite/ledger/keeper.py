@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from threading import Lock, RLock, Thread, get_ident
 from typing import Any, TypeVar
 
-from safewrite.errors import ConfigurationError
+from safewrite.ledger.database import used
 from safewrite.ledger.forks import generation
 from safewrite.ledger.places import Place
 from safewrite.ledger.sqlite import SQLite
@@ -113,24 +113,14 @@ class Keeper:
         return own.writer
 
     def _open(self, own: Connections) -> Held:
-        pooled = self._usable(own, self._database.connect)
+        pooled = used(self._database, self._database.connect, proven=own.proven)
         return Held(pooled, pooled.driver_connection)
-
-    def _usable(self, own: Connections, step: Callable[[], T]) -> T:
-        """Take a step towards using the database: that it cannot be used is told so only before it ever was."""
-        try:
-            return step()
-        except ConfigurationError as error:
-            if not own.proven:
-                raise
-            cause = error.__cause__ or error
-            raise Trouble(self._database.reason(cause)) from cause
 
     def ready(self, own: Connections, until: float) -> Held:
         """Return the connection that writes, ready for it."""
         held = self.writer(own)
         if not held.durable:
-            self._usable(own, lambda: self._database.make_durable(held.raw, until))
+            used(self._database, lambda: self._database.make_durable(held.raw, until), proven=own.proven)
             held.durable = own.proven = True
         return held
 

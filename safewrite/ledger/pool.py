@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from safewrite.errors import ConfigurationError
+from safewrite.ledger.database import used
 from safewrite.ledger.forks import generation
 from safewrite.ledger.lines import Leg, Limited
 from safewrite.ledger.places import Place
@@ -167,10 +167,10 @@ class Pool:
             raise Trouble("ledger_busy")
         line: Limited | None = None
         try:
-            line = _held(own) or self._usable(own, lambda: self._open(own))
+            line = _held(own) or used(self._database, lambda: self._open(own), proven=own.proven)
             if writes and not own.proven:
                 ready = line
-                self._usable(own, lambda: self._database.usable(ready))
+                used(self._database, lambda: self._database.usable(ready), proven=own.proven)
                 own.proven = True
             yield line
             _leave(line)
@@ -204,16 +204,6 @@ class Pool:
             line.close()
             raise
         return line
-
-    def _usable(self, own: _Lines, step: Callable[[], T]) -> T:
-        """Take a step towards using the database: that it cannot be used is told so only before it ever was."""
-        try:
-            return step()
-        except ConfigurationError as error:
-            if not own.proven:
-                raise
-            cause = error.__cause__ or error
-            raise Trouble(self._database.reason(cause)) from cause
 
     # The end -----------------------------------------------------------------------------------------------------
 

@@ -299,9 +299,7 @@ class Ledger:
         def work(unit: Unit) -> tuple[bool, None]:
             found = unit.row(unit.sql.revision, {"id": intent_id})
             at = unit.moment(found[1]) if found is not None else None
-            now = (
-                at.unix if at is not None else self._now()
-            )  # workers' clocks differ, where there are several
+            now = self._now() if at is None else at.unix  # workers' clocks differ, where there are several
             asked = {"intent_id": intent_id, "owner": owner}
             asked_until = {"until": unit.stamp(now + seconds), "now": unit.stamp(now)}
             return unit.row(unit.sql.take, asked | asked_until) is not None, None

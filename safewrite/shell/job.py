@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -40,7 +39,7 @@ from safewrite.core.events import (
 )
 from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
-from safewrite.core.intent import Uncanonical, canonical, indexable
+from safewrite.core.intent import indexable
 from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
@@ -48,6 +47,7 @@ from safewrite.errors import LedgerUnavailable
 from safewrite.ledger.codec import decode_arguments
 from safewrite.ledger.model import Candidates, Intent, Meta, Ticket
 from safewrite.shell import process
+from safewrite.shell.apart import apart
 from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
 from safewrite.shell.pressure import FREE, Seat, pressure_of
@@ -634,17 +634,6 @@ class Job:
     def _unused(self) -> None:
         for seat in tuple(self.seats.values()):  # a body that was left behind may end meanwhile
             seat.unsent()  # those that a claim was asked for and not made; the others were told already
-
-
-def apart(value: Any) -> Any:
-    """Return data as it is now, whatever a body makes of it later; what is no data, such as a client, as it is."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    try:
-        canonical(value)
-    except Uncanonical:
-        return value
-    return deepcopy(value)
 
 
 def _type_of(error: BaseException | None) -> str | None:

@@ -24,8 +24,9 @@ from safewrite.core.replacing import replace
 from safewrite.errors import ReadFailed, SafeWriteError
 from safewrite.ledger.model import Identity, Meta
 from safewrite.shell.aio import _ending
+from safewrite.shell.apart import apart
 from safewrite.shell.clock import clock
-from safewrite.shell.job import Host, Limits, _type_of, apart, new_call
+from safewrite.shell.job import Host, Limits, _type_of, new_call
 from safewrite.shell.pressure import FREE, Pressure, Seat
 from safewrite.shell.reply import passes_through, read_error, read_value
 from safewrite.shell.secrets import Secrets
