@@ -95,6 +95,9 @@ class Cutter:
                 if how == "stall":
                     return
                 if how == "reset":
+                    client.shutdown(
+                        socket.SHUT_RD
+                    )  # wakes the other pump: while it reads, closing sends nothing
                     reset(client)
                 break
         _shut(source, sink)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -17,48 +19,57 @@ import psycopg
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import StreamEnded
+from h2.events import RequestReceived, StreamEnded
 from sqlalchemy.engine import make_url
 
 import safewrite
 from safewrite import Attempt, SafeWrite
 from safewrite.outcome import Outcome
-from tests.core.wire import Wire, read_request, wire
+from tests.core.wire import PATIENCE, Wire, read_request, wire
 from tests.postgres import administering, postgres_url
 from tests.torture.cuts import DEEP, HOWS, Cutter, How, Way, cutter, sample
 
 __all__ = ["postgres_url"]
 
-_turns = itertools.count(1)
+_numbers = itertools.count(1)
 
-PARTS = 48 if DEEP else 1
-"""Tests into which the cuts of our own ledger's wire are divided: there are some 80 thousand of them."""
+PARTS = 64 if DEEP else 1
+"""Tests into which the cuts of each use of our own ledger's wire are divided: there are some 110 thousand in all."""
+
+VARIES = 64
+"""Bytes by which two calls differ at most, in what passes one way: numbers and compressed headers vary in length."""
 
 
 class Server:
-    """A server that does what arrives whole, and how it answers; `status` 422: it does nothing."""
+    """A server that does what arrives whole, and how it answers; `status` 422: it does nothing.
 
-    def __init__(self) -> None:
-        self.effects, self.status = 0, 201
+    `done` and `refused` have the paths that were asked for: a request may arrive while the next is cut already.
+    """
 
-    def does(self) -> None:
-        self.effects += self.status != 422
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.done, self.refused = Counter[str](), Counter[str]()
+
+    def does(self, path: str) -> None:
+        (self.refused if self.status == 422 else self.done)[path] += 1
 
     def http1(self, _: Wire, connection: socket.socket) -> None:
-        read_request(connection)
-        self.does()
+        self.does(read_request(connection).split(b" ", 2)[1].decode())
         body = b'{"id": "sub_1"}'
         head = f"HTTP/1.1 {self.status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode() + body)
 
     def http2(self, _: Wire, connection: socket.socket) -> None:
-        h2 = H2Connection(H2Configuration(client_side=False))
+        h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         h2.initiate_connection()
         connection.sendall(h2.data_to_send())
+        paths: dict[int, str] = {}
         while data := connection.recv(65536):
             for event in h2.receive_data(data):
+                if isinstance(event, RequestReceived):
+                    paths[event.stream_id] = dict(event.headers)[":path"]
                 if isinstance(event, StreamEnded):
-                    self.does()
+                    self.does(paths[event.stream_id])
                     h2.send_headers(event.stream_id, [(":status", str(self.status))])
                     h2.send_data(event.stream_id, b'{"id": "sub_1"}', end_stream=True)
             connection.sendall(h2.data_to_send())
@@ -71,19 +82,57 @@ def sw(tmp_path: Path) -> Iterator[SafeWrite]:
         yield made
 
 
-def ask(tool: Any) -> Outcome[Any]:
-    """Make a call that nobody made before."""
-    with safewrite.run("cuts"), safewrite.turn(next(_turns)):
-        outcome: Outcome[Any] = tool.outcome("sub_1")
+def fresh(sw: SafeWrite, body: Callable[..., Any], **options: Any) -> Any:
+    """Declare a tool that nobody called: nothing that is open and no breaker keeps its call back."""
+    return sw.write(target="sub_id", name=f"{body.__name__}_{next(_numbers)}", **options)(body)
+
+
+def ask(tool: Any, sub_id: str = "sub_1") -> Outcome[Any]:
+    """Make the call of a tool, or make it again."""
+    with safewrite.run("cuts"), safewrite.turn(1):
+        outcome: Outcome[Any] = tool.outcome(sub_id)
         return outcome
+
+
+@pytest.mark.parametrize("way", ["to", "back"])
+@pytest.mark.parametrize(
+    ("how", "end"), [("close", "ended"), ("reset", ConnectionResetError), ("stall", TimeoutError)]
+)
+def test_the_wire_is_cut_as_it_says(way: Way, how: How, end: Any) -> None:
+    """Just so many bytes pass, and the client hears of the cut what `how` says."""
+    arrived: SimpleQueue[bytes] = SimpleQueue()
+
+    def echo(_: Wire, connection: socket.socket) -> None:
+        while data := connection.recv(1 << 16):
+            arrived.put(data)
+            connection.sendall(data)
+
+    with (
+        wire(echo) as upstream,
+        cutter(lambda: socket.create_connection(("127.0.0.1", upstream.port))) as cut,
+        socket.create_connection(("127.0.0.1", cut.port), timeout=0.5) as client,
+    ):
+        cut.arm(way, 3, how)
+        client.sendall(b"hello")
+        heard: list[Any] = []
+        while not heard or isinstance(heard[-1], bytes):
+            try:
+                heard.append(client.recv(1 << 16) or "ended")
+            except OSError as problem:
+                heard.append(type(problem))
+        assert cut.struck
+        assert heard[-1] == end
+        assert arrived.get(timeout=PATIENCE) == (b"hel" if way == "to" else b"hello")
+        if way == "back" and how != "reset":  # which may overtake what it follows
+            assert b"".join(heard[:-1]) == b"hel"
 
 
 # HTTP -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def posting(sw: SafeWrite, server: Server, version: str) -> Iterator[tuple[Any, Cutter]]:
-    """Give a tool that posts through a wire to a server."""
+def posting(server: Server, version: str) -> Iterator[tuple[Any, Cutter]]:
+    """Give what posts through a wire to a server."""
     script: Callable[[Wire, socket.socket], None] = getattr(server, version)
     with (
         wire(script) as upstream,
@@ -91,10 +140,9 @@ def posting(sw: SafeWrite, server: Server, version: str) -> Iterator[tuple[Any, 
     ):
         options: dict[str, Any] = {"http1": version == "http1", "http2": version == "http2"}
 
-        @sw.write(target="sub_id", name=version, max_attempts=1)
         def post(sub_id: str, attempt: Attempt) -> Any:
             with httpx.Client(verify=False, timeout=0.15, **options) as client:
-                url = f"http://127.0.0.1:{cut.port}/subscriptions"
+                url = f"http://127.0.0.1:{cut.port}/{sub_id}"
                 reply = client.post(url, headers=attempt.headers, json={"id": sub_id})
                 return reply.raise_for_status().json()
 
@@ -105,21 +153,27 @@ def posting(sw: SafeWrite, server: Server, version: str) -> Iterator[tuple[Any, 
 @pytest.mark.parametrize("version", ["http1", "http2"])
 def test_http(sw: SafeWrite, version: str, status: int) -> None:
     """A cut request may have arrived; a cut answer may have said anything: nothing false is told of either."""
-    server = Server()
-    server.status = status
-    with posting(sw, server, version) as (post, cut):
-        whole = ask(post)
-        assert (whole.state, server.effects) == (("not_applied", 0) if status == 422 else ("applied", 1))
-        for way, how, at in _cuts(cut, step=41):
-            server.effects = 0
+    server = Server(status)
+    with posting(server, version) as (post, cut):
+        whole = ask(fresh(sw, post, max_attempts=1), "whole")
+        assert whole.state == ("not_applied" if status == 422 else "applied")
+        assert (server.done["/whole"], server.refused["/whole"]) == ((0, 1) if status == 422 else (1, 0))
+        passed, denied = dict(cut.passed), list[str]()
+        for number, (way, how, at) in enumerate(_cuts(cut, step=41), 10000):  # of one length
             cut.arm(way, at, how)
-            outcome = ask(post)
+            outcome = ask(fresh(sw, post, max_attempts=1), str(number))
+            struck, wrote = cut.struck, cut.passed["to"] > 0
             cut.mend()
-            where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), {server.effects} effects"
+            done, refused = server.done[f"/{number}"], server.refused[f"/{number}"]
+            where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), {done} done, {refused} refused"
+            assert struck or at > passed[way] - VARIES, where
             if outcome.state == "applied":
-                assert server.effects == 1, where
+                assert done == 1, where
             if outcome.state == "not_applied":
-                assert (server.effects, status, way) == (0, 422, "back"), where
+                assert done == 0, where
+                assert refused == 1 or not wrote, where
+                denied.append(f"/{number}")
+    assert not any(server.done[path] for path in denied)  # nor later
 
 
 def _cuts(cut: Cutter, *, step: int) -> list[tuple[Way, How, int]]:
@@ -158,52 +212,69 @@ def test_sql(sw: SafeWrite, postgres_url: str) -> None:
         run("CREATE TABLE effect (turn int)")
         conninfo = through(postgres_url, cut, application_name="cut").set(drivername="postgresql")
 
-        @sw.write(target="sub_id", name="insert", max_attempts=1, timeout=0.4)
         def insert(sub_id: str, attempt: Attempt) -> int:
             with psycopg.connect(conninfo.render_as_string(hide_password=False)) as connection:
                 connection.execute("INSERT INTO effect VALUES (1)")
             return 1
 
-        assert ask(insert).state == "applied"
+        options = {"max_attempts": 1, "timeout": 0.4}
+        assert ask(fresh(sw, insert, **options)).state == "applied"
+        passed = dict(cut.passed)
         for way, how, at in _cuts(cut, step=97):
             run("TRUNCATE effect")
             cut.arm(way, at, how)
-            outcome = ask(insert)
+            outcome = ask(fresh(sw, insert, **options))
+            struck = cut.struck
             cut.mend()
             while run("SELECT 1 FROM pg_stat_activity WHERE application_name = 'cut'"):
                 pass  # what the server still does counts
             ((stands,),) = run("SELECT count(*) FROM effect")
             where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), {stands} rows"
+            assert struck or at > passed[way] - VARIES, where
             if outcome.state != "unknown":
                 assert stands == (outcome.state == "applied"), where
 
 
+LIMITS = {"connect_timeout": 0.2, "statement_timeout": 0.2, "busy_timeout": 0.2, "grace": 0.01}
+
+
 @pytest.mark.parametrize("part", range(PARTS))
-def test_our_own_ledger(postgres_url: str, part: int) -> None:
-    """The ledger's wire is cut: nothing is sent that it does not hold, nothing false is told, nothing sent twice."""
-    limits = {"connect_timeout": 0.2, "statement_timeout": 0.2, "busy_timeout": 0.2, "grace": 0.01}
+@pytest.mark.parametrize("use", ["first", "later"])
+def test_our_own_ledger(postgres_url: str, use: str, part: int) -> None:
+    """The ledger's wire is cut: nothing is sent that it does not hold, nothing false is told, nothing sent twice.
+
+    The first use of a ledger connects and looks at its tables; a later one has its connection.
+    """
     sent: list[str] = []
 
-    def body(sub_id: str, attempt: Attempt) -> str:
+    def send(sub_id: str, attempt: Attempt) -> str:
         sent.append(attempt.id)
         return attempt.id
 
-    with cutter(dials(postgres_url)) as cut:
+    with SafeWrite(postgres_url) as direct, cutter(dials(postgres_url)) as cut:
+        direct.upgrade()
         url = through(postgres_url, cut).render_as_string(hide_password=False)
-        with SafeWrite(postgres_url) as direct, SafeWrite(url, settings=limits) as first:
-            direct.upgrade()
-            tool = first.write(target="sub_id", name="send")(body)
+        with SafeWrite(url, settings=LIMITS) as kept:
+
+            def using() -> AbstractContextManager[SafeWrite]:
+                return SafeWrite(url, settings=LIMITS) if use == "first" else nullcontext(kept)
+
+            ask(fresh(kept, send))
             cut.arm("to", 1 << 30, "close")
-            ask(tool)
-            for way, how, at in _cuts(cut, step=1499)[part::PARTS]:
+            with using() as sw:
+                ask(fresh(sw, send))
+            passed = dict(cut.passed)
+            for way, how, at in _cuts(cut, step={"first": 1499, "later": 797}[use])[part::PARTS]:
                 sent.clear()
                 cut.arm(way, at, how)
-                turn = next(_turns)
-                with safewrite.run("cuts"), safewrite.turn(turn):
-                    outcome = tool.outcome("sub_1")
+                with using() as sw:
+                    tool = fresh(sw, send)
+                    outcome = ask(tool)
+                    struck = cut.struck
                     cut.mend()
-                    again = tool.outcome("sub_1")
+                    again = ask(tool)
                 where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), then {again.state}"
+                assert struck or at > passed[way] - VARIES, where
                 assert len(sent) <= 1, where
                 if outcome.state == "applied":
                     assert sent, where
