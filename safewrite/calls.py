@@ -195,11 +195,10 @@ class Guard:
     ) -> tuple[Limits, str, Callable[[float], str]]:
         """Return what a call may spend, why it may not start (if so), and what says which number ran out."""
         tool, sw = self.tool, self.sw
-        found = (given, current_deadline())
-        deadline = min((one for one in found if one is not None), key=Deadline.remaining, default=None)
-        cap = run.call_cap if run is not None else None
-        if given is not None:
-            cap = given.call_cap if given.call_cap is not None else cap
+        found = [one for one in (given, current_deadline()) if one is not None]
+        deadline = min(found, key=Deadline.remaining, default=None)
+        caps = [one.call_cap for one in (run, *found) if one is not None and one.call_cap is not None]
+        cap = min(caps, default=None)
         remaining = deadline.remaining() if deadline is not None else None
         explicit = (
             tool.timeout is not None or tool.idle is not None or remaining is not None or cap is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import sqlite3
 import threading
@@ -532,6 +533,27 @@ def test_a_run_inside_a_run_cannot_lift_its_cap(
     ):
         assert calls(1).state == "applied"
     assert calls.given == [given]
+
+
+@COLOURS
+@pytest.mark.parametrize(("of_run", "of_option", "around"), [*itertools.permutations([2.0, 9.0, None])])
+def test_the_smallest_cap_holds(
+    sw: SafeWrite,
+    clock: ManualClock,
+    colour: str,
+    of_run: float | None,
+    of_option: float | None,
+    around: float | None,
+) -> None:
+    """Wherever it is set: with the run, with the deadline that is an option of the call, with one that is around it."""
+    calls = Calls(sw, colour, clock, **({"in_thread": False} if colour == "plain" else {}))
+    with (
+        safewrite.run("r1", call_cap=of_run),
+        safewrite.turn(1),
+        within(Deadline(15.0, call_cap=around)),
+    ):
+        assert calls(1, deadline=Deadline(12.0, call_cap=of_option)).state == "applied"
+    assert calls.given == [2.0]
 
 
 def test_onward_requests_carry_what_is_left() -> None:
