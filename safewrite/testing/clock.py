@@ -7,7 +7,9 @@ import math
 import threading
 import time
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +19,8 @@ from safewrite.shell import threads
 
 POLL = 0.001
 """Real seconds between two looks of a thread that waits."""
+MORE = 20
+"""How often a thread that is kept from running is given more patience: one that never rests does not hold up time."""
 STUCK = 30.0
 """Real seconds after which a wait that nobody ends is an error: a test would hang for ever."""
 
@@ -116,10 +120,20 @@ class ManualClock:
                     self._changed.wait(POLL)  # those who are woken take themselves off
 
     def _anything_new(self) -> bool:
-        """Give the real threads `patience` to get on; return whether anything changed meanwhile."""
+        """Give the real threads `patience` to get on; return whether anything changed meanwhile.
+
+        A thread that wants to run, and that a loaded machine keeps from it, is given more, up to twenty times.
+        """
         seen = self._changes
-        patience = min(self.patience, 0.1) if self.shared else self.patience
-        return self._changed.wait_for(lambda: self._changes != seen, patience)
+        shorter = min(self.patience, 0.1)
+        patience = shorter if self.shared else self.patience
+        for _ in range(MORE):
+            if self._changed.wait_for(lambda: self._changes != seen, patience):
+                return True
+            if not somebody_is_at_work():
+                return False
+            patience = shorter
+        return False
 
     # What the shells ask ---------------------------------------------------------------------------------
 
@@ -211,6 +225,17 @@ class ManualClock:
             else:
                 self._blocked.remove(blocked)
             self._note()
+
+
+def somebody_is_at_work() -> bool:
+    """Return whether another thread here runs, wants to, or waits for a disk; only Linux tells, else False."""
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it has ended
+                state = (task / "stat").read_text(encoding="latin-1").rpartition(") ")[2][:1]
+                if state in ("R", "D") and task.name != str(threading.get_native_id()):
+                    return True
+    return False
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

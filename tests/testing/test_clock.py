@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -128,6 +130,30 @@ def test_by_itself_it_leaves_time_alone_while_something_comes() -> None:
         threading.Timer(0.02, event.set).start()
         assert clock.wait(event, 9.0) is True
         assert clock.elapsed == 0.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells")
+def test_by_itself_it_leaves_time_alone_while_somebody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that runs, or is kept from it by a loaded machine, is not taken for one that hangs."""
+    monkeypatch.setattr(module, "MORE", 10**6)
+    done = threading.Event()
+
+    def work() -> None:
+        hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 400_000)
+        done.set()
+
+    with ManualClock(auto=True, patience=0.01) as clock:
+        threading.Thread(target=work).start()
+        assert clock.wait(done, 9.0) is True
+        assert clock.elapsed == 0.0
+
+
+def test_by_itself_it_goes_on_beside_somebody_who_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that always have work do not hold up time for good."""
+    monkeypatch.setattr(module, "somebody_is_at_work", lambda: True)
+    with ManualClock(auto=True, patience=0.001) as clock:
+        assert clock.wait(threading.Event(), 9.0) is False
+        assert clock.elapsed == 9.0
 
 
 def test_a_body_in_a_thread_that_says_that_it_hangs_costs_its_caller_no_patience() -> None:
