@@ -52,9 +52,9 @@ def _leaves(value: object, *, secret: bool) -> Iterator[str]:
     pending, seen = [(value, secret)], dict[int, object]()
     while pending:
         item, hidden = pending.pop()
-        if isinstance(item, str | bytes) and not isinstance(item, Enum):
+        if isinstance(item, str | bytes | bytearray | memoryview) and not isinstance(item, Enum):
             if hidden:
-                yield item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+                yield from (str(item),) if isinstance(item, str) else _read(bytes(item))
         elif id(item) not in seen:
             seen[id(item)] = item
             if is_secret(type(item)):
@@ -65,6 +65,11 @@ def _leaves(value: object, *, secret: bool) -> Iterator[str]:
             elif hidden and not isinstance(item, bool | None):  # a number, a UUID, a date
                 with suppress(Exception):
                     pending.append((str(item), True))
+
+
+def _read(secret: bytes) -> tuple[str, ...]:
+    """Return bytes as texts show them: decoded, in the way of headers too, and as their repr."""
+    return secret.decode("utf-8", "replace"), secret.decode("latin-1"), repr(secret)[2:-1]
 
 
 def _inner(value: object) -> list[object] | None:

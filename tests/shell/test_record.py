@@ -6,20 +6,31 @@ import enum
 import json
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
+from copy import deepcopy
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, SecretStr
 
 import safewrite
-from safewrite import Applied, Attempt, Inconclusive, IntentMismatch, NotApplied, SafeWrite, ValueNotKept
+from safewrite import (
+    Applied,
+    Attempt,
+    Dependency,
+    Inconclusive,
+    IntentMismatch,
+    NotApplied,
+    SafeWrite,
+    ValueNotKept,
+)
 from safewrite.shell.secrets import Secrets
 from safewrite.testing import ManualClock
 from tests.shell.conftest import KEYED, SETTLES, Shell, Tools, attempts, rows
@@ -272,13 +283,31 @@ def test_a_secret_is_kept_out_whatever_the_body_makes_of_its_arguments(
         assert secret not in told
 
 
-@pytest.mark.parametrize("spelled", [repr, json.dumps, partial(json.dumps, ensure_ascii=False)])
+SPELLED: list[Callable[[str], str]] = [
+    str, repr, json.dumps, partial(json.dumps, ensure_ascii=False), quote, partial(quote, safe=""), quote_plus,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spelled", SPELLED)
 def test_a_secret_is_known_however_it_is_spelled(spelled: Callable[[str], str]) -> None:
-    """Writers of JSON escape the quote in it, and its other letters or not."""
-    secret = "blåbær\"'paj"
+    """Writers of JSON escape the quote in it, and its other letters or not; those of URLs the slash and the blank."""
+    secret = "blåbær\"' /paj"
     told = Secrets({"token": secret}, {"token"}).without(f"422: {spelled(secret)} is no token")
     assert "paj" not in told
     assert told.startswith("422: ")
+
+
+@pytest.mark.parametrize("secret", [b"plum/paj", b"\xff\x00plum'paj\n", b"\xfe\"plum'paj"])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_secret_of_bytes_is_known_as_text_and_as_its_repr(
+    kind: Callable[[bytes], object], secret: bytes
+) -> None:
+    """A signing key: what it is given as, and what of it is no text, changes nothing."""
+    hides = Secrets({"key": kind(secret)}, {"key"})
+    for spelled in (repr(secret), secret.decode("utf-8", "replace"), secret.decode("latin-1")):
+        told = hides.without(f"401: {spelled} is no key")
+        assert "plum" not in told
+        assert told.startswith("401: ")
 
 
 @pytest.mark.parametrize("names", [("account", "token"), ("token", "account")])
@@ -344,6 +373,23 @@ def test_what_is_sent_again_is_the_redacted_argument_as_it_was_given(
     assert seen == [("plum", "me", client)] * 3
 
 
+@pytest.mark.parametrize("given", [[["plum"]], (["plum"],), deque([["plum"]]), {0: ["plum"]}])
+def test_what_can_be_changed_in_a_redacted_argument_is_as_it_was_given_too(
+    given: Any, shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """Also in a tuple, which itself cannot."""
+    seen: list[str] = []
+
+    async def deploy(app: str, login: Any, attempt: Attempt) -> str:
+        seen.append(login[0].pop())
+        return await remote.write(app, attempt)
+
+    tool = sw.write(target="app", redact=("login",), dependency=KEYED)(shell.colours(deploy))
+    remote.next(reject(429))
+    assert shell.call(tool.outcome, "a", deepcopy(given)).attempts == 2
+    assert seen == ["plum"] * 2
+
+
 def test_recovery_says_which_argument_it_lacks_and_sends_nothing(
     shell: Shell, sw: SafeWrite, remote: Remote
 ) -> None:
@@ -358,6 +404,32 @@ def test_recovery_says_which_argument_it_lacks_and_sends_nothing(
     found = sw.recover(resend=True) if shell.plain else shell.call(sw.arecover, resend=True)
     assert "token" in found.problems[0].problem
     assert len(remote.attempts) == 1
+
+
+@pytest.mark.parametrize("dependency", [KEYED, SETTLES], ids=["keyed", "settles"])
+def test_recovery_sends_nothing_without_an_argument_that_was_redacted(
+    dependency: Dependency, shell: Shell, sw: SafeWrite, remote: Remote
+) -> None:
+    """However safe it were to send: neither under its key nor where the read has proved that nothing happened."""
+    told: list[Any] = [NotApplied(), Inconclusive()]
+
+    async def deploy(app: str, token: str, attempt: Attempt) -> str:
+        return await remote.write(app, attempt)
+
+    async def read(app: str) -> Any:
+        return told[-1]
+
+    tool = sw.write(target="app", redact=("token",), dependency=dependency, max_attempts=1)(
+        shell.colours(deploy)
+    )
+    tool.reconcile(shell.colours(read))
+    remote.next(DROP)
+    outcome = shell.call(tool.outcome, "a", token="first")
+    assert outcome.state == "unknown"
+    told.pop()
+    found = sw.recover(resend=True) if shell.plain else shell.call(sw.arecover, resend=True)
+    assert "token" in found.problems[0].problem
+    assert (len(attempts(sw, outcome)), len(remote.attempts)) == (1, 1)
 
 
 def test_a_read_that_needs_what_was_redacted_is_not_made_from_the_record(
