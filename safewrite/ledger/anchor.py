@@ -21,11 +21,25 @@ def anchored(url: str) -> str:
         return url
     try:
         if uri and not name.startswith("/"):
-            name = f"{quote(str(Path.cwd()))}/{name}"
-        elif not uri:
-            name = str(Path(name).absolute())
+            name = f"{_in_url(quote(str(Path.cwd())))}/{name}"
+        elif not uri and not Path(name).is_absolute():
+            name = f"{_in_url(str(Path.cwd()))}/{Path(name)}"
         return f"{scheme}:///{uri}{name}{mark}{query}"
     except OSError as error:
         raise ConfigurationError(
             f"`{url}` lies in the working directory, which is gone. Write an absolute path."
         ) from error
+
+
+def _in_url(folder: str) -> str:
+    """Return a folder as SQLAlchemy reads it in a URL, which depends on its version."""
+    if not {"%", "?"} & {*folder}:
+        return folder
+    from sqlalchemy.engine import URL, make_url  # slow to import, and seldom needed
+
+    written = URL.create("sqlite", database=folder).render_as_string()
+    if make_url(written).database != folder:
+        raise ConfigurationError(
+            f"The working directory `{folder}` cannot stand in a database URL. Name a ledger in another folder."
+        )
+    return written.removeprefix("sqlite:///")

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from safewrite.core.commands import Run
 from safewrite.errors import ConfigurationError, LedgerUnavailable
 from safewrite.ledger import keeper
+from safewrite.ledger.anchor import anchored
 from safewrite.ledger.sql import Ledger
 from tests.ledger.driver import Caller
 from tests.ledger.faults import in_child, open_files
@@ -96,6 +98,19 @@ def test_what_a_child_wrote_stays_when_its_parent_is_done(open_ledger: Callable[
         closing.result(20)
     later = open_ledger()
     assert [later.find(each.identity.key) is not None for each in (caller, one, two)] == [True] * 3
+
+
+def test_a_child_finds_no_file_of_any_ledger_open(open_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
+    """Neither that which writes nor those that read: SQLite would take its parent's locks for its own."""
+    ledgers = [open_ledger(url=f"sqlite:///{tmp_path / name}") for name in ("one.db", "two.db")]
+    for ledger in ledgers:
+        Caller(ledger).write()
+        ledger.open_intents()
+        own = ledger._store._own()
+        assert (own.writer is not None, len(own.readers)) == (True, 1)
+    assert in_child(lambda: open_files(tmp_path)) == []
+    for ledger in ledgers:
+        assert Caller(ledger, turn="2").write().state.outcome.value == "applied"
 
 
 def test_a_fork_waits_for_what_is_being_written_and_read(open_ledger: Callable[..., Ledger]) -> None:
@@ -259,19 +274,33 @@ def test_closing_before_the_first_use(path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///agent.db", "sqlite:///file:agent.db?uri=true"])
+@pytest.mark.parametrize("folder", ["a", "100% of a", "%41", "a#b", "a?b", "a:b@c"])
 def test_a_ledger_follows_its_path_not_the_working_directory(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A relative path is that of the moment it was given: a later change of directory leads to no other file."""
-    (tmp_path / "a").mkdir()
+    """A relative path is that of the moment it was given, whatever stands in it: no later one leads to another file."""
+    (tmp_path / folder).mkdir()
     (tmp_path / "b").mkdir()
-    monkeypatch.chdir(tmp_path / "a")
+    monkeypatch.chdir(tmp_path / folder)
+    if "?" in folder and "file:" not in url and make_url("sqlite:///a%3Fb").database != "a?b":
+        pytest.skip("SQLAlchemy before 2.1 has no way to write it")
     ledger = Ledger(url)
     monkeypatch.chdir(tmp_path / "b")
     Caller(ledger).write()
     ledger.close()
-    assert (tmp_path / "a" / "agent.db").exists()
+    assert (tmp_path / folder / "agent.db").exists()
     assert not list((tmp_path / "b").iterdir())
+
+
+def test_a_working_directory_that_no_url_can_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Better no ledger than another one, in which nothing was ever sent."""
+    (tmp_path / "a?b").mkdir()
+    monkeypatch.chdir(tmp_path / "a?b")
+    monkeypatch.setattr("sqlalchemy.engine.make_url", lambda _: make_url("sqlite:////elsewhere"))
+    with pytest.raises(ConfigurationError, match="cannot stand in a database URL"):
+        anchored("sqlite:///agent.db")
 
 
 # What it is made with ----------------------------------------------------------------------------------------------
