@@ -21,7 +21,9 @@ import types
 import unicodedata
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -605,6 +607,19 @@ def test_texts_are_equal_exactly_if_the_values_mean_the_same(one: object, other:
     """No two meanings share a text, no meaning has two."""
     assert (canonical(one) == canonical(other)) is (meaning(one) == meaning(other))
     assert canonical(one).isascii()
+
+
+def test_characters_that_are_only_alike_are_two_texts() -> None:
+    """Of all there are, what another form, another case or a blank cut off makes of it is the same only by NFC."""
+    others: list[Callable[[str], str]] = [
+        *(partial(unicodedata.normalize, form) for form in ("NFKC", "NFKD", "NFD")), str.casefold, str.upper, str.strip,
+    ]  # fmt: skip
+    for one in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.category(one) in ("Cn", "Co", "Cs"):  # none there, or nobody knows which
+            continue
+        for other in {form(one) for form in others} - {one}:
+            same = unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other)
+            assert (canonical(one) == canonical(other)) is same, (one, other)
 
 
 @given(st.dictionaries(hashable, values, min_size=2, max_size=5), st.randoms())

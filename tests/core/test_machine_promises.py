@@ -175,6 +175,13 @@ def test_a_precondition_from_the_second_attempt_on_is_none() -> None:
     assert again(h, precondition=True) == "no_reconcile"
 
 
+def test_a_further_attempt_without_the_precondition_is_none() -> None:
+    """Whatever those before it carried, this one would land beside them."""
+    h = History(reads=False)
+    h.lost(precondition=True)
+    assert again(h, precondition=False) == "no_reconcile"
+
+
 def test_a_first_attempt_that_was_never_sent_needs_no_precondition() -> None:
     """Only what may still take effect must have carried it."""
     h = History(reads=False)

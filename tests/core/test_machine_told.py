@@ -84,9 +84,10 @@ def test_an_applied_intent_with_other_content_is_named() -> None:
     assert h.rows[-1].fact == Refused("same_wish_other_content", other="other")
 
 
-def test_another_occurrence_of_the_same_turn_is_a_wish_of_its_own() -> None:
-    """Once it is applied; while it is open, it blocks like any other."""
-    here = replace(OPEN, same_turn=True)
+@pytest.mark.parametrize("same_content", [True, False])
+def test_another_occurrence_of_the_same_turn_is_a_wish_of_its_own(same_content: bool) -> None:
+    """Once it is applied, whatever its values are; while it is open, it blocks like any other."""
+    here = replace(OPEN, same_turn=True, same_content=same_content)
     assert History().ask(others=(replace(here, outcome=APPLIED),)) == Send("S1", 1)
     assert History().ask(others=(here,)).rule == "T1"
 
