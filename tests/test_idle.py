@@ -144,10 +144,13 @@ def test_what_comes_after_the_idle_limit_is_a_late_response(sw: SafeWrite, colou
 
 
 @COLOURS
-def test_an_idle_body_is_an_ambiguous_attempt_that_is_reconciled(sw: SafeWrite, colour: str) -> None:
-    """Like a timeout: the read decides, nothing is sent again on a guess."""
+@pytest.mark.parametrize("others", [{"timeout": 60.0}, {}], ids=["beside a timeout", "alone"])
+def test_an_idle_body_is_an_ambiguous_attempt_that_is_reconciled(
+    sw: SafeWrite, colour: str, others: dict[str, float]
+) -> None:
+    """Like a timeout: the read decides, nothing is sent again on a guess.  No other limit is needed for it."""
     with ManualClock(auto=True):
-        body = Body(sw, colour, reconciled=True, timeout=60.0, idle=2.0)
+        body = Body(sw, colour, reconciled=True, idle=2.0, **others)
         body.start()
         outcome = body.end()
         body.release.set()
@@ -301,6 +304,25 @@ def test_keepalives_go_on_through_a_pause(plain: bool) -> None:
         assert asyncio.run(main(clock)) == 18.0
         assert clock.elapsed == 600.0
     assert signs.sent == 30
+
+
+def test_a_block_that_ends_while_a_sign_is_being_sent_waits_for_none() -> None:
+    """Whoever hears it no more may take for ever: the task that sends ends with its block."""
+
+    async def main(clock: ManualClock) -> None:
+        begun = asyncio.Event()
+
+        async def send() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with asyncio.timeout(WITHIN), Keepalive(send):
+            await until(lambda: bool(clock._waiters))
+            clock.advance(20.0)
+            await begun.wait()
+
+    with ManualClock() as clock:
+        asyncio.run(main(clock))
 
 
 def test_the_interval_is_checked_against_the_idle_limit_at_start_up(monkeypatch: pytest.MonkeyPatch) -> None:

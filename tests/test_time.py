@@ -26,6 +26,7 @@ from safewrite import Attempt, BudgetExhausted, Deadline, Dependency, NotApplied
 from safewrite.context import current_deadline, onward_headers, within
 from safewrite.deadline import outermost
 from safewrite.errors import ConfigurationError
+from safewrite.ledger import ticks
 from safewrite.shell import clock as seam
 from safewrite.testing import ManualClock
 
@@ -106,6 +107,13 @@ def test_a_write_times_out_while_a_test_has_frozen_time(sw: SafeWrite, colour: s
     assert 0.2 <= time.perf_counter() - began < 30.0
 
 
+def test_a_wait_for_the_ledger_ends_by_a_clock_that_nobody_can_set() -> None:
+    """One that is stepped back an hour makes no call wait an hour longer."""
+    before = time.clock_gettime(time.CLOCK_MONOTONIC)
+    now = ticks.monotonic()
+    assert before <= now <= time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 def test_a_wait_that_ends_early_ends_early_while_time_is_frozen() -> None:
     """What is waited for ends the wait, not only its limit; a pause lasts as long as it says."""
 
@@ -140,6 +148,18 @@ def test_a_wall_clock_that_is_set_moves_no_instant_of_this_process(monkeypatch: 
     monkeypatch.setattr(seam, "wall", lambda: before.unix - 3600.0)
     after = clock.now()
     assert after.unix - before.unix == pytest.approx(after.ticks - before.ticks, abs=1e-5)
+
+
+def test_where_a_boot_has_no_name_every_clock_is_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ticks of two machines are never compared: instants are, less the skew."""
+
+    def unknown(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(seam.Path, "read_text", unknown)
+    one, other = seam.SystemClock().now(), seam.SystemClock().now()
+    assert one.clock != other.clock
+    assert one.seconds_to(other, skew=60.0) < -30.0
 
 
 def test_the_real_clock_needs_no_thread_of_its_own() -> None:
@@ -332,6 +352,15 @@ def test_a_slice_is_cut_by_numbers_only(name: str, wrong: Any) -> None:
     """A negative reserve would grant more than there is."""
     with pytest.raises(ConfigurationError, match=name):
         Deadline(9.0).slice(**{name: wrong})
+
+
+@pytest.mark.parametrize("since", [0.0, 1e-9, 60.0])
+def test_a_spent_attempt_still_names_a_limit(clock: ManualClock, since: float) -> None:
+    """Zero is what clients take for none at all."""
+    now = clock.now()
+    attempt = Attempt(id="a", number=1, key="k", end=now.ticks - since, deadline_at=now.unix - since)
+    assert attempt.remaining() == 0.0
+    assert attempt.timeout > 0.0
 
 
 def test_a_slice_is_never_zero(clock: ManualClock) -> None:

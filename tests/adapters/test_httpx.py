@@ -755,6 +755,25 @@ def test_what_was_not_sent_after_a_delivered_write_says_nothing_of_that_write(sw
         assert (legs.outcome(1).state, len(sent)) == ("unknown", 1)
 
 
+@pytest.mark.parametrize("way", ["GET", "HEAD", "POST that asks", "POST"])
+def test_only_a_write_carries_the_deadline_of_its_attempt(sw: SafeWrite, way: str) -> None:
+    """What is asked before it settles nothing: the write itself may go another way, and end when it likes."""
+    seen: list[bool] = []
+
+    @sw.write(target="n", name=f"ask{next(NAMES)}")
+    def ask(n: int) -> None:
+        marks: Any = {"safewrite": "read"} if way == "POST that asks" else {}
+        handle = httpx.MockTransport(lambda _: httpx.Response(200))
+        with guarded(httpx.Client(transport=handle)) as client:
+            client.request(way.partition(" ")[0], "http://x/", extensions=marks)
+        attempt = safewrite.current_attempt()
+        seen.append(attempt is not None and attempt.deadline_read)
+
+    with safewrite.run("r"), safewrite.turn(1):
+        ask(1)
+    assert seen == [way == "POST"]
+
+
 def test_a_post_in_a_reading_tool_carries_the_deadline_and_no_key(sw: SafeWrite) -> None:
     """A read has no key: an empty one would make one request of all of them."""
     seen: list[Any] = []

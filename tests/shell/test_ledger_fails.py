@@ -14,6 +14,8 @@ import pytest
 
 import safewrite
 from safewrite import Dependency, LedgerUnavailable, OutcomeUnknown, SafeWrite, ValueNotKept, WriteRejected
+from safewrite.shell.debts import Debt, Debts
+from safewrite.shell.steps import Steps, carry
 from tests.shell.conftest import KEYED, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import LOSE, Remote, Step, reject
 
@@ -296,6 +298,30 @@ def test_a_ledger_held_for_longer_keeps_what_is_owed(
     outcome = shell.call(cancel.outcome, "sub_1")
     assert (outcome.state, outcome.value) == ("applied", "sub_1 done")
     assert [r["event"] for r in rows(sw, outcome)].count("ended") == 1
+
+
+def test_what_is_owed_is_stored_in_the_order_in_which_it_happened() -> None:
+    """Also what comes while an earlier one is tried in vain: rows that change places cannot follow on each other."""
+    debts, stored, down = Debts(), list[str](), True
+
+    def owe(what: str, meanwhile: str = "") -> None:
+        def pay() -> Steps[None]:
+            if down:
+                if meanwhile:
+                    owe(meanwhile)
+                raise LedgerUnavailable(reason="ledger_busy")
+            stored.append(what)
+            yield from ()
+
+        debts.add(Debt("key", what, pay))
+
+    owe("first", meanwhile="third")
+    owe("second")
+    carry(debts.settle("key"))
+    assert stored == []
+    down = False
+    carry(debts.settle("key"))
+    assert stored == ["first", "second", "third"]
 
 
 def test_what_is_owed_and_stands_otherwise_is_let_go(

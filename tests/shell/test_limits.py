@@ -28,7 +28,7 @@ from safewrite.core.state import ReadState
 from safewrite.shell.sync import grace_within
 from safewrite.shell.threads import Pool
 from safewrite.testing import ManualClock
-from tests.shell.conftest import KEYED, WITHIN, Shell, Tools, attempts, eventually
+from tests.shell.conftest import KEYED, WITHIN, Shell, Tools, attempts, eventually, rows
 from tests.shell.remote import DROP, HANG, LATE, LOSE, NEVER, REFUSE, Remote, Step, status
 
 pytestmark = pytest.mark.usefixtures("run")
@@ -68,6 +68,18 @@ def test_an_attempt_gets_its_timeout_or_what_the_call_leaves_less_the_reserve(gr
     assert granted(reads=False, deadline=Deadline(60.0, call_cap=5.0)) == pytest.approx(5.0)
     with safewrite.run("r2", call_cap=4.0), safewrite.turn(1):
         assert granted(reads=False, deadline=60.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e20, 1e300])
+def test_a_deadline_may_be_longer_than_a_database_can_count(
+    shell: Shell, tool: Tools, sw: SafeWrite, seconds: float
+) -> None:
+    """The row says the most that it can hold, and the write is made."""
+    cancel = tool(sw, read=None)
+    with safewrite.run("r2", deadline=seconds), safewrite.turn(1):
+        outcome = shell.call(cancel.outcome, "sub_1")
+    assert outcome.state == "applied"
+    assert rows(sw, outcome)[0]["granted_ms"] == pytest.approx(min(seconds * 1000, 2**53))
 
 
 def test_a_deadline_of_one_call_does_not_reach_beyond_that_of_the_run(granted: Any) -> None:
@@ -299,6 +311,27 @@ def test_a_read_has_the_timeout_of_its_tool(
     assert set(granted) == {3.0}
 
 
+def test_another_intent_is_looked_at_within_what_the_call_has_left(
+    tool: Tools, shell: Shell, remote: Remote, clock: ManualClock
+) -> None:
+    """The look at an earlier turn's open write is a part of this call: it has no limit of its own."""
+    granted: list[float] = []
+
+    async def dark(attempt: Attempt) -> Inconclusive:
+        granted.append(attempt.remaining())
+        return Inconclusive("dark")
+
+    cancel = tool(read=dark)
+    remote.next(LOSE)
+    first = shell.call(cancel.outcome, "sub_1")
+    granted.clear()
+    with safewrite.turn(2):
+        second = shell.call(cancel.options(deadline=4.0).outcome, "sub_1")
+    assert second.blocked_by_key == first.key
+    assert granted[0] == pytest.approx(4.0)
+    assert max(granted) <= 4.0
+
+
 @pytest.mark.parametrize(("left", "grace"), [(10.0, 2.0), (4.0, 2.0), (3.0, 1.5), (0.1, 0.05), (0.0, 2.0)])
 def test_cleaning_up_leaves_time_for_the_read(left: float, grace: float) -> None:
     """A body has its grace, and never more than half of what is left to its call; a call that is over reads nothing."""
@@ -439,13 +472,21 @@ def test_a_place_that_was_not_used_gives_its_thread_to_the_next() -> None:
     pool.close()
 
 
-def test_work_that_fails_says_that_it_ended_as_any_other() -> None:
-    """A coroutine that waits for it is woken, and does not wait for as long as it may."""
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_work_that_fails_says_that_it_ended_as_any_other(kind: type[BaseException]) -> None:
+    """A coroutine that waits for it is woken, its error is told, and its place and thread are there for the next."""
     pool, told = Pool(1), threading.Event()
-    assert pool.reserve()
-    work = pool.start(lambda: 1 // 0, told.set)
-    assert told.wait(10)
-    assert isinstance(work.error, ZeroDivisionError)
+
+    def fail() -> None:
+        raise kind
+
+    for _ in range(2):
+        told.clear()
+        assert pool.reserve()
+        work = pool.start(fail, told.set)
+        assert told.wait(10)
+        assert isinstance(work.error, kind)
+        assert eventually(lambda: not pool.busy)
     pool.close()
 
 

@@ -645,6 +645,17 @@ def test_a_second_copy_is_sent_only_where_nothing_is_amiss(
     assert eventually(lambda: not reads.sw.pool.busy), "the thread for the copy was given back"
 
 
+@pytest.mark.parametrize("left", [1.0, 0.0, -100.0])
+def test_a_second_copy_is_never_the_probe_of_a_dependency_that_was_spared(
+    still: ManualClock, left: float
+) -> None:
+    """The first copy began before the breaker opened: however long ago that was, the second is no way to ask."""
+    state = pressure.pressure_of("crm")
+    state._breaker = numbers.Breaker(1, open_until=still.now().ticks + left)
+    assert state.hedge(None) is None
+    assert places() == 0
+
+
 def test_what_failed_tells_nothing_of_how_long_a_read_takes(
     reads: Reads, remote: Remote, clock: ManualClock
 ) -> None:
