@@ -9,6 +9,7 @@ import pytest
 
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.events import Delivered, Ended, OutcomeState, Promises, ReadEnded, Resolved, Verdict
+from safewrite.core.fold import Impossible
 from safewrite.core.state import Alarm
 from safewrite.ledger.model import SUBJECT, Candidates, Contents, Intent
 from tests.ledger.driver import APPLIED, UNKNOWN, Caller, moment
@@ -198,6 +199,16 @@ def test_an_object_told_twice_by_the_same_intent_is_no_collision(caller: Caller)
     intent, _ = caller.tell(intent, Ended(1, APPLIED, object_id="ch_1"))
     caller.tell(intent, Delivered(1, object_id="ch_1"), quiet=True)
     assert alarms == []
+
+
+def test_a_fact_that_cannot_follow_any_more_claims_nothing(caller: Caller) -> None:
+    """The body has ended on another reading meanwhile: what this one would have claimed is undone with it."""
+    intent, _ = caller.ask()
+    caller.end(intent, UNKNOWN)
+    with pytest.raises(Impossible):
+        caller.tell(intent, Ended(1, APPLIED, object_id="ch_1"), at=2.0)
+    _, fact = look(caller, lost(caller(run="run-2", target='"sub_2"')), "ch_1")
+    assert (fact.verdict, fact.object_id) == (Verdict.APPLIED, "ch_1")
 
 
 def test_a_goal_that_was_met_already_claims_nothing(caller: Caller) -> None:

@@ -429,6 +429,10 @@ class Hiding(Plain):
     pass
 
 
+remembering = Open(id=1)
+remembering._note = SECRET  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("value", "annotation"),
     [
@@ -439,6 +443,7 @@ class Hiding(Plain):
         (Login(user="u", password=SECRET), Login),
         (Box[Any](item=pydantic.SecretBytes(b"hunter2")), Box[Any]),
         (Open(id=1, also=SECRET), Open),  # type: ignore[call-arg]
+        (remembering, Open),
         (Line("s", SECRET), Line),
         (Hiding(SECRET), Hiding),
         (pydantic.Secret[int](7), ...),

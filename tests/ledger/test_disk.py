@@ -244,14 +244,34 @@ def test_a_database_that_was_usable_is_unavailable_not_misconfigured(
     assert "was not sent" not in str(error)
 
 
-def test_a_busy_commit_is_repeated(open_ledger: Callable[..., Ledger]) -> None:
-    """A commit that met a lock left its transaction whole: it is tried again, up to the limit."""
+def test_of_what_a_database_says_one_line_is_told(open_ledger: Callable[..., Ledger]) -> None:
+    """The further ones may hold values."""
+    ledger = open_ledger()
+
+    def fault(sql: str, raw: Any) -> None:
+        raise error_of(sqlite3.SQLITE_FULL, "disk is full\nDETAIL: the key (hunter2)")
+
+    break_writer(ledger, fault)
+    error = failure(Caller(ledger).ask)
+    assert error is not None
+    assert "disk is full" in str(error)
+    assert "hunter2" not in f"{error}{error.for_model()}"
+
+
+BUSY = ["BUSY", "BUSY_RECOVERY", "BUSY_SNAPSHOT", "LOCKED", "LOCKED_SHAREDCACHE", "PROTOCOL"]
+"""How SQLite says that somebody else is at the file: the last one, of its own locks in the log, under load."""
+
+
+@pytest.mark.parametrize("code", BUSY)
+@pytest.mark.parametrize("where", ["BEGIN IMMEDIATE", "COMMIT"])
+def test_what_is_busy_is_repeated(open_ledger: Callable[..., Ledger], where: str, code: str) -> None:
+    """A commit that met a lock left its transaction whole: it is tried again, up to the limit; so is a beginning."""
     ledger, failures = open_ledger(busy_timeout=1.0), [2]
 
     def fault(sql: str, raw: Any) -> None:
-        if sql == "COMMIT" and failures[0]:
+        if sql == where and failures[0]:
             failures[0] -= 1
-            raise error_of(sqlite3.SQLITE_BUSY, "database is locked")
+            raise error_of(getattr(sqlite3, f"SQLITE_{code}"), "database is locked")
 
     break_writer(ledger, fault)
     caller = Caller(ledger)

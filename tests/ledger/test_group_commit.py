@@ -395,6 +395,14 @@ def test_a_place_in_which_no_thread_waits_is_carried_out_by_the_ledger_s_own(led
     assert threads != {threading.get_ident()}
 
 
+def test_a_place_is_done_before_anybody_is_told_so() -> None:
+    """Whoever is woken looks at once, and would wait for ever if it were not."""
+    seen: list[Any] = []
+    place = Place(None, told=lambda: seen.append((place.done, place.result())))
+    place.end("came")
+    assert seen == [(True, "came")]
+
+
 def test_a_look_may_be_enough(ledger: Ledger) -> None:
     """What a look finds is told without a transaction; what it does not find is written; its error is the caller's."""
     ledger.find("x")

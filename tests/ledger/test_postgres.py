@@ -935,9 +935,15 @@ def test_every_commit_waits_for_the_disk(
             run("ALTER ROLE CURRENT_USER RESET synchronous_commit")
 
 
-def test_a_unit_that_writes_has_the_limits_that_are_set(opened: Opens, postgres_ledger_url: str) -> None:
-    """It waits for another's lock as long as for other writers, not as long as a statement may take."""
-    ledger = opened(postgres_ledger_url, busy_timeout=1.5, statement_timeout=7.0)
+@pytest.mark.parametrize(
+    ("busy", "statement", "set_to"),
+    [(1.5, 7.0, ["1500ms", "7s"]), (0.0, 1e12, ["1ms", "1d"]), (1e-6, 5.0, ["1ms", "5s"])],
+)
+def test_a_unit_that_writes_has_the_limits_that_are_set(
+    opened: Opens, postgres_ledger_url: str, busy: float, statement: float, set_to: list[str]
+) -> None:
+    """It waits for another's lock as long as for other writers; never without a limit, which a zero would be."""
+    ledger = opened(postgres_ledger_url, busy_timeout=busy, statement_timeout=statement)
 
     def query(unit: Leg) -> Any:
         unit.rows(unit.sql.version, {})
@@ -946,7 +952,23 @@ def test_a_unit_that_writes_has_the_limits_that_are_set(opened: Opens, postgres_
             for name in ("lock_timeout", "statement_timeout")
         ], None
 
-    assert ledger._store.write(query) == ["1500ms", "7s"]
+    assert ledger._store.write(query) == set_to
+
+
+def test_a_lock_has_one_number_in_every_process_and_version() -> None:
+    """Two that reckon it otherwise would both hold it: both would claim."""
+    assert Hold("wish").number == Hold("wish", shared=True).number == 657068592522681489
+    assert Hold("object:billing").number == -2745866469005060626
+
+
+def test_a_table_that_is_altered_beside_a_worker_costs_no_call(
+    caller: Caller, postgres_ledger_url: str
+) -> None:
+    """What it has prepared fits no more, which the server says by another code than of a statement that it forgot."""
+    caller.write()
+    with administering(postgres_ledger_url) as run:
+        run("ALTER TABLE safewrite_intent ALTER COLUMN evidence TYPE varchar")
+    assert caller(turn="2").write().state.outcome.value == "applied"
 
 
 def test_nothing_stays_set_on_a_line(caller: Caller, postgres_ledger_url: str) -> None:

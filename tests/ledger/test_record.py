@@ -380,6 +380,25 @@ def test_the_intent_s_row_tells_where_it_stands(caller: Caller) -> None:
     assert row["fingerprint"] == json.dumps(digests(intent.salt, caller.arguments), separators=(",", ":"))
 
 
+def test_a_goal_that_is_met_leaves_open_what_may_still_land(caller: Caller) -> None:
+    """A read saw the state as wished, and not by whom: the attempt beside it may take effect yet."""
+    intent, _ = caller.ask()
+    seen, _ = caller.tell(intent, GaveUp(1, "timeout"))
+    caller.tell(seen, ReadEnded(Verdict.GOAL_MET, moment(2.0), 2, 1), at=3.0)
+    (row,) = caller.ledger.select(_intent())
+    assert (row["outcome"], row["attributable"], row["may_still_land"]) == ("applied", 0, 1)
+
+
+def test_a_value_is_told_from_what_else_its_row_keeps(caller: Caller) -> None:
+    """An exception that the dependency's own `classify` takes for success: its text stands beside the value."""
+    intent, _ = caller.ask()
+    kept = {"evidence": "boom", "value": '"done"', "zone": "?"}
+    done, _ = caller.tell(intent, Ended(1, APPLIED, kept=True), contents=kept)
+    for found in (caller.ledger.load(done.id), caller.ledger.find(done.identity.key), caller.ask(2.0)[0]):
+        assert found is not None
+        assert caller.ledger.value(found) == '"done"'
+
+
 def test_the_lease_in_the_intent_s_row_is_that_of_the_claim(caller: Caller) -> None:
     """What is learnt while it is held makes it no longer."""
     intent, _ = caller.ask()

@@ -87,6 +87,65 @@ def test_every_fact_and_command_has_a_name() -> None:
     assert set(get_args(commands.Command)) == set(COMMANDS.values())
 
 
+KEPT = {
+    "claimed": "number, attempt, owner, deadline_at=None, beside=()",
+    "withheld": "number, reason",
+    "ended": "number, finding, key_carried=True, deadline_carried=True, goal=False, kept=False, object_id=None",
+    "gave_up": "number, reason, key_carried=False, deadline_carried=False",
+    "gone": "owner",
+    "fenced": "number, how",
+    "read_ended": "verdict, began, began_revision, epoch, reason='', kept=False, object_id=None",
+    "refused": "reason, names=(), other=None",
+    "blocked": "by",
+    "answered": "",
+    "delivered": "number, kept=False, object_id=None",
+    "resolved": "applied, by, note=''",
+    "alarmed": "kind, detail=''",
+    "missed": "reason, sent=0, reached='', part=False",
+    "send": "rule, number",
+    "run": "rule, number",
+    "read": "rule",
+    "read_other": "rule, intent",
+    "wait": "rule, seconds",
+    "watch": "rule",
+    "note": "rule, fact",
+    "answer": "rule, kind, outcome, reason, evidence='', attributable=False, may_still_land=False, replayed=False, "
+    "value_at=None, other=None, names=()",
+    "nothing": "rule",
+    "an event": "at, fact, call=None, lease_at=None, over=False, promises=None",
+    "call": "id, left, sends, reads, promises=Promises(key_retention=None, replays_errors=False, "
+    "honours_deadline=False, work_bound=None, read_lag=None, clock_skew=1.0, max_stall=None), floor=0.0, "
+    "lease=0.0, backoff=0.0, waits=True, precondition=False, same_payload=True, refusal='', differs=(), "
+    "others=(), looked_at=(), beside_unknown=False, quiet=False",
+    "promises": "key_retention=None, replays_errors=False, honours_deadline=False, work_bound=None, read_lag=None, "
+    "clock_skew=1.0, max_stall=None",
+    "finding": "outcome, reason, again=False, unsent=False, status=None, retry_after=None, proof=False, "
+    "precondition_failed=False, running=False",
+    "other": "id, key, outcome, same_turn, same_content",
+    "outcomes": "unknown, not_applied, applied",
+    "verdicts": "applied, not_applied, goal_met, goal_not_met, still_running, inconclusive",
+    "answers": "value, rejected, not_sent, unknown, in_flight, mismatch, other",
+}  # fmt: skip
+"""Name in a row -> its fields, in their order; what equals the default after `=` is left out of a row."""
+
+
+def test_what_stands_in_rows_is_called_so_for_ever() -> None:
+    """Another name, or another default, would give rows of before another meaning: a new field is all that may come."""
+    others = {
+        "an event": Event,
+        "call": Call,
+        "promises": Promises,
+        "finding": events.Finding,
+        "other": Other,
+    }
+    told = {
+        name: ", ".join(f.name if f.default is MISSING else f"{f.name}={f.default!r}" for f in fields(kind))
+        for name, kind in {**FACTS, **COMMANDS, **others}.items()
+    }
+    values = {"outcomes": OutcomeState, "verdicts": events.Verdict, "answers": commands.AnswerKind}
+    assert told | {name: ", ".join(kind) for name, kind in values.items()} == KEPT
+
+
 def test_the_text_is_compact_and_canonical() -> None:
     """Defaults are left out, seconds are written by repr, endless ones as text."""
     call = Call("c", 0.1, 3, True, Promises(key_retention=math.inf), lease=1.5)

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -26,6 +28,7 @@ from safewrite.errors import ConfigurationError, LedgerUnavailable, SchemaOutdat
 from safewrite.ledger import guards, migrate
 from safewrite.ledger.lookup import IntentRow
 from safewrite.ledger.sql import Ledger
+from safewrite.ledger.sqlite import SQLite
 from safewrite.ledger.statements import PROJECTION, VERSION_TABLE
 from safewrite.ledger.tables import intent, metadata
 from tests.ledger.driver import Caller
@@ -65,6 +68,24 @@ def test_the_first_use_makes_the_tables(caller: Caller, db: sqlite3.Connection, 
     assert len(names(db, "trigger")) == 5
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert caller.ledger.check().current
+
+
+def test_a_first_use_waits_for_that_of_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several start at once on an empty file, and one makes the tables: also who waits for no writer waits for it."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    upgrading = SQLite.upgrading
+
+    def held(database: SQLite, wait: float) -> Any:
+        other.execute("BEGIN IMMEDIATE")
+        threading.Timer(0.1, other.execute, ("ROLLBACK",)).start()
+        return upgrading(database, wait)
+
+    monkeypatch.setattr(SQLite, "upgrading", held)
+    with (
+        contextlib.closing(other),
+        contextlib.closing(Ledger(f"sqlite:///{path}", busy_timeout=0.0)) as ledger,
+    ):
+        assert Caller(ledger).write().state.outcome.value == "applied"
 
 
 def test_nothing_is_opened_before_the_first_use(path: Path) -> None:
