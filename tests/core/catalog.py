@@ -47,7 +47,7 @@ def combinations() -> Iterator[Setting]:
             deadline=deadline,
             max_stall=stall,
             callers=(TWICE,),
-            horizon=2,
+            horizon=5 if key == 4 else 2,  # long enough for the key to expire
             leaves=True,
             errors=burns,
             actor=pre or reads == "goal",

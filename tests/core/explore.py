@@ -1,8 +1,13 @@
-"""Breadth first through every world of a setting: the shortest way to a broken promise, or none."""
+"""Breadth first through every world of a setting: the shortest way to a broken promise, or none.
+
+A sample follows so many states whole, and from there on some of each depth, to the end of the world: what comes late,
+such as a third attempt or the end of a key's retention, lies behind more states than a sample can follow.
+"""
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections.abc import Iterable
@@ -14,7 +19,9 @@ from tests.core.setting import Setting
 from tests.core.world import Play
 
 MOST = 10_000
-"""States of one world that the sample follows."""
+"""States of one world that the sample follows whole."""
+WIDE = 20
+"""States of each further depth that it goes on from."""
 
 
 @dataclass
@@ -27,6 +34,9 @@ class Explored:
     seconds: float = 0.0
     whole: bool = True
     """Every state was followed; false where `most` was reached first."""
+    worlds: list[World] = field(default_factory=list, repr=False)
+    happened: set[str] = field(default_factory=set, repr=False)
+    """The moves that were made, by their names."""
     broken: str = ""
     trace: list[str] = field(default_factory=list)
     rules: set[str] = field(default_factory=set)
@@ -43,19 +53,23 @@ class Explored:
 
 
 def explore(setting: Setting, most: int = 10**9) -> Explored:
-    """Follow every interleaving of `setting`, breadth first, until a promise breaks or `most` states are known."""
+    """Follow every interleaving of `setting`, breadth first, until a promise breaks or `most` states are known.
+
+    From there on `WIDE` states of each depth are followed, drawn by the setting's name, to the end of the world.
+    """
     play, found, began = Play(setting), Explored(setting), time.process_time()
-    start = play.start()
-    seen: dict[World, int] = {start: 0}
-    queue: list[World] = [start]
-    came: list[tuple[int, str]] = [(-1, "")]
-    place = 0
-    while place < len(queue) and len(queue) < most:
-        world = queue[place]
-        for label, follow in play.moves(world):
+    queue, came = found.worlds, [(-1, "")]
+    queue.append(play.start())
+    seen: dict[World, int] = {queue[0]: 0}
+
+    def follow(place: int) -> range:
+        """Make every move of one world; return the places of those that nobody knew."""
+        first = len(queue)
+        for label, leads_to in play.moves(queue[place]):
             found.moves += 1
+            found.happened.add(label)
             try:
-                nexts = follow()
+                nexts = leads_to()
             except Broken as why:
                 found.broken = str(why)
                 found.trace = [*_way(came, place), label]
@@ -64,11 +78,18 @@ def explore(setting: Setting, most: int = 10**9) -> Explored:
                 if seen.setdefault(after, len(queue)) == len(queue):
                     queue.append(after)
                     came.append((place, label))
-        if found.broken:
-            break
+        return range(first, len(queue))
+
+    place, chance = 0, random.Random(setting.name)
+    while place < len(queue) and len(queue) < most and not found.broken:
+        follow(place)
         place += 1
-    found.states, found.seconds = len(queue), time.process_time() - began
     found.whole = place == len(queue)
+    level = list(range(place, len(queue)))
+    while level and not found.broken:
+        some = level if len(level) <= WIDE else chance.sample(level, WIDE)
+        level = [new for place in some if not found.broken for new in follow(place)]
+    found.states, found.seconds = len(queue), time.process_time() - began
     found.rules = {command.rule for _, command in play.engine.remembered()}
     return found
 
