@@ -94,11 +94,9 @@ class World:
         self.requests.append(Request(tool, key, headers["X-Attempt-Id"], attempt.number, self.now))
         if key in self.burnt:
             return 0.1, _status(self.burnt[key])
-        if promise.key_retention is not None:
-            known = [e for e in self.effects if e.key == key]
-            if known:  # recognised: what was begun is finished, and answered again
-                known[0].lands_at = min(known[0].lands_at, self.now)
-                return self._answer(fate, known[0].number)
+        if known := self._recognised(tool, key):  # what was begun is finished, and answered again
+            known.lands_at = min(known.lands_at, self.now)
+            return self._answer(fate, known.number)
         if fate == "rejected":
             return 0.1, _status(422)
         if fate == "busy":
@@ -121,6 +119,14 @@ class World:
         if isinstance(answer, httpx.HTTPStatusError) and promise.replays_errors:
             self.burnt[key] = 500
         return waits, answer
+
+    def _recognised(self, tool: str, key: str) -> Effect | None:
+        """Return what was begun under a key, unless it is forgotten: its retention counts from the first request."""
+        retention = PROMISES[tool].key_retention
+        first = next(request.at for request in self.requests if request.key == key)
+        if retention is None or self.now - first >= retention:
+            return None
+        return next((e for e in self.effects if e.key == key), None)
 
     def _answer(self, fate: str, number: int) -> tuple[float, int | Exception]:
         if fate in ("lost", "late"):

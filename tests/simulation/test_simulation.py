@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
 from safewrite import Applied, Attempt, NotApplied
+from safewrite.core.events import Call, Moment
+from safewrite.core.state import State
 from safewrite.ledger.store import Store
 from tests.simulation.dependency import World
 from tests.simulation.play import play
@@ -71,6 +75,13 @@ def _stale(self: World, tool: str, key: str) -> Applied[int] | NotApplied:
     return Applied(found[0].number) if found else NotApplied()
 
 
+def _for_ever(self: State, call: Call, now: Moment, usual: Any = State.recognised) -> bool:
+    promises = call.promises
+    lasting = None if promises.key_retention is None else inf
+    known: bool = usual(self, replace(call, promises=replace(promises, key_retention=lasting)), now)
+    return known
+
+
 @pytest.mark.parametrize(
     ("place", "name", "bad"),
     [
@@ -78,12 +89,14 @@ def _stale(self: World, tool: str, key: str) -> Applied[int] | NotApplied:
         (World, "read", _stale),
         (Stage, "_known_gone", lambda *_: True),
         (Store, "_landed", lambda *_: True),
+        (State, "recognised", _for_ever),
     ],
     ids=[
         "effects after the bound",
         "reads that lag",
         "the living taken for dead",
         "a failed commit believed",
+        "keys that are believed for ever",
     ],
 )
 def test_a_planted_fault_is_noticed(
