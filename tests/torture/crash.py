@@ -81,6 +81,7 @@ class Log:
     def tell(self, outcome: Outcome[Any]) -> None:
         """Keep what a caller was told, and what had been sent by then."""
         row = {"state": outcome.state, "reason": outcome.reason, "value": outcome.value}
+        row["recorded"] = outcome.recorded
         self._append(self._told, {**row, "sent": [sent["attempt"] for sent in self.sends()]})
 
     def told(self) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ What is told is true, nothing is sent without a claim that is on the disk, and a
 from __future__ import annotations
 
 import random
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +61,7 @@ def _struck(place: Place, at: int, fault: Callable[[Any], None], when: str, ever
                 file.write(f"attempt {attempt.number} was sent, and is not in the ledger\n")
 
     with place.opened("struck") as stage:
-        Trap(at, when, fault, every=every).install(stage.sw)
+        trap = Trap(at, when, fault, every=every).install(stage.sw)
         stage.seen = look
         try:
             stage.call()
@@ -68,6 +69,7 @@ def _struck(place: Place, at: int, fault: Callable[[Any], None], when: str, ever
             if "Nothing was sent" not in str(error) or place.log.sends():
                 raise
     witness.close()
+    (place.folder / ("struck" if trap.struck else "missed")).touch()
     (place.folder / "over").touch()
 
 
@@ -131,16 +133,20 @@ def test_the_nth_call_of_the_driver_fails(
     with ThreadPoolExecutor(3) as threads:
         wrong = [problem for found in threads.map(lambda trial: one(*trial), trials) for problem in found]
     assert not wrong, "\n".join(wrong)
+    missed = [at for at, place in trials if not (place.folder / "struck").exists()]
+    assert len(missed) <= len(trials) * 0.2, f"nothing failed at {missed}"
 
 
 def _full_in_the_middle(place: Place) -> None:
-    """Make a call after whose body the file may not grow any more."""
+    """Make a call after whose body no file may grow beyond what the ledger's log has by then."""
+    log = place.folder / "safewrite.db-wal"
+
+    def full() -> None:
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, most))
+
     with place.opened("struck") as stage:
-        raws: list[Any] = []
-        trap = Trap(None, "", die)
-        trap.seen = raws.append
-        trap.install(stage.sw)
-        stage.ended = lambda: raws[-1].execute("PRAGMA max_page_count = 1")
+        stage.ended = full
         stage.call()
 
 
@@ -175,10 +181,11 @@ def _run(work: Callable[[Place], None], place: Place) -> None:
 
 
 def test_a_disk_that_is_full_in_the_middle(tmp_path: Path) -> None:
-    """The file may not grow any more once the write is sent: it is told as applied, and found out afterwards."""
+    """The files may not grow any more once the write is sent: it is told as applied, and found out afterwards."""
     place = Place(f"sqlite:///{tmp_path / 'safewrite.db'}", tmp_path, "default", "quiet")
     _run(_full_in_the_middle, place)
-    assert [told["state"] for told in place.log.told()] == ["applied"]
+    told = place.log.told()[-1]
+    assert (told["state"], told["recorded"]) == ("applied", False)
     assert not _wrong(place)
 
 
