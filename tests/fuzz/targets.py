@@ -26,6 +26,8 @@ from safewrite.ledger.tagged import _READERS
 from safewrite.ledger.texts import restored, storable
 from tests.fuzz.arguments import NUMBERS, OTHERS, TEXTS, URLS, Desk, commands, harmless
 
+_WORD = re.compile(rb'"[^"]*"|[\w.+-]+')
+
 
 @dataclass(frozen=True)
 class Target:
@@ -36,10 +38,15 @@ class Target:
     words: tuple[bytes, ...] = field(default=(), repr=False)
 
     def mutant(self, chance: random.Random, known: list[bytes]) -> bytes:
-        """Return a known input with a few things altered, without looking at what that reaches."""
-        made = bytearray(chance.choice(known))
-        for _ in range(chance.randint(1, 4)):
+        """Return a known input with a few things altered, without looking at what that reaches.
+
+        Half the time they are whole words: of a document in which any bytes are altered, nothing is read.
+        """
+        made, by_words = bytearray(chance.choice(known)), chance.random() < 0.5
+        for _ in range(chance.randint(1, 2 if by_words else 4)):
             at, length = chance.randint(0, len(made)), chance.choice([0, 0, 1, 4])
+            if by_words and (words := list(_WORD.finditer(made))):
+                at, length = (word := chance.choice(words)).start(), len(word[0])
             made[at : at + length] = chance.choice([bytes([chance.randrange(256)]), b"", *self.words])
         return bytes(made)
 

@@ -123,7 +123,16 @@ KEYS = ("run", "turn", "occurrence", "tool-call-id", "deadline-ms", "deadline-at
 META = st.sampled_from([f"dev.safewrite/{name}" for name in KEYS])
 
 
-@given(meta=st.dictionaries(META, anything(META, size=3)) | anything(META, size=4))
+WHO = st.text(min_size=1, max_size=4)
+INSTANTS = st.integers(-(10**16), 10**16) | anything(META, size=2)
+SAID = st.fixed_dictionaries(
+    {"dev.safewrite/run": WHO, "dev.safewrite/turn": WHO | st.integers()},
+    optional={f"dev.safewrite/{name}": INSTANTS for name in KEYS[2:]},
+)
+"""Notes that say who calls, and something more."""
+
+
+@given(meta=SAID | st.dictionaries(META, anything(META, size=3)) | anything(META, size=4))
 @example(meta=[["dev.safewrite/run", "r"]])
 @example(meta={"dev.safewrite/run": "r", "dev.safewrite/turn": 1, "dev.safewrite/tool-call-id": 10**5000})
 def test_any_note_names_who_calls_or_is_refused(sw: SafeWrite, meta: Any) -> None:

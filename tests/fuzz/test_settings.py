@@ -19,7 +19,10 @@ TEXTS = st.text(st.characters(exclude_characters="\x00"), max_size=8) | st.sampl
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.sampled_from(list(VARIABLES)), TEXTS, min_size=1, max_size=3))
+GOOD = st.sampled_from(["1", " 7 ", "30", "2e1", "5.5", "64.0"])
+
+
+@given(st.dictionaries(st.sampled_from(list(VARIABLES)), GOOD | GOOD | TEXTS, min_size=1, max_size=3))
 @example({"SAFEWRITE_THREADS": "9" * 400})
 @example({"SAFEWRITE_THREADS": "9" * 5000, "SAFEWRITE_GRACE": "1e400"})
 def test_a_variable_counts_or_is_named(environ: dict[str, str]) -> None:

@@ -146,7 +146,14 @@ def test_any_stored_value_is_read_or_refused(tree: Any, way: str) -> None:
     assert encoded.text is None or same(value, CODEC.decode(encoded.text), opaque=True)
 
 
-@given(TREES, TREES | st.lists(st.text(max_size=3) | TREES, max_size=2))
+ENTRIES = st.dictionaries(
+    st.sampled_from("ab") | st.text(max_size=3),
+    st.fixed_dictionaries({"v": st.just(1), "as": st.sampled_from(["tagged", "adapter"]), "value": TREES}),
+    max_size=2,
+)
+
+
+@given(ENTRIES | TREES, st.lists(st.text(max_size=3), max_size=2) | TREES)
 def test_any_stored_arguments_are_read_or_refused(arguments: Any, missing: Any) -> None:
     """Names are texts, whatever stands there, and what is missing is a list of them."""
     text = json.dumps({"v": 1, "arguments": arguments, "missing": missing})

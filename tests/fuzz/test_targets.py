@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -28,6 +29,24 @@ def test_a_sample_has_no_finding(name: str) -> None:
         except BaseException as error:
             error.add_note(f"{name}: {data!r}")
             raise
+
+
+def _read(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["stored", "rows", "cases"])
+def test_the_sample_gets_past_the_reader_of_json(name: str) -> None:
+    """Of documents that are no JSON any more, nothing but that is found out."""
+    target, chance = TARGETS[name], random.Random(1)
+    known = [data for data in target.seeds if _read(data)]
+    made = [target.mutant(chance, known) for _ in range(400)]
+    assert known
+    assert sum(map(_read, made)) > 60
 
 
 def test_a_finding_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
