@@ -33,6 +33,9 @@ __all__ = ["postgres_url"]
 
 _numbers = itertools.count(1)
 
+VARIES = 64
+"""Bytes by which two calls differ at most, in what passes one way: numbers and compressed headers vary in length."""
+
 PARTS = 64 if DEEP else 1
 """Tests into which the cuts of each use of our own ledger's wire are divided: there are some 110 thousand in all."""
 
@@ -174,7 +177,7 @@ def test_http(sw: SafeWrite, version: str, status: int) -> None:
 def _cuts(cut: Cutter, *, step: int, part: int = 0, parts: int = 1) -> Iterator[tuple[Way, How, int]]:
     """Yield where to cut, by what passed until now, and arm it; then see to it that it was cut.
 
-    Bytes differ a little from call to call, and a loaded machine may use up a limit: one in five may be missed.
+    A loaded machine may use up a limit before: one in five may be missed.
     """
     passed = dict(cut.passed)
     every = [(way, how, at) for way in passed for how in HOWS for at in sample(passed[way], step)][
@@ -184,7 +187,7 @@ def _cuts(cut: Cutter, *, step: int, part: int = 0, parts: int = 1) -> Iterator[
     for way, how, at in every:
         cut.arm(way, at, how)
         yield way, how, at
-        missed += not cut.struck
+        missed += not cut.struck and at <= passed[way] - VARIES
     assert missed * 5 <= len(every), f"{missed} of {len(every)} cuts never came to pass"
 
 
@@ -265,7 +268,7 @@ def test_our_own_ledger(postgres_url: str, use: str, part: int) -> None:
             cut.arm("to", 1 << 30, "close")
             with using() as sw:
                 ask(fresh(sw, send))
-            for way, how, at in _cuts(cut, step={"first": 1499, "later": 797}[use], part=part, parts=PARTS):
+            for way, how, at in _cuts(cut, step={"first": 2399, "later": 1199}[use], part=part, parts=PARTS):
                 sent.clear()
                 with using() as sw:
                     tool = fresh(sw, send)
