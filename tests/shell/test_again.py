@@ -23,6 +23,7 @@ from safewrite import (
     WriteNotSent,
 )
 from safewrite.calls import CallOptions, Guard
+from safewrite.context import tool_call
 from safewrite.ledger.sql import Ledger
 from safewrite.shell.steps import carry
 from safewrite.testing import ManualClock
@@ -615,12 +616,12 @@ def test_a_batch_that_resumes_finds_what_is_done(shell: Shell, remote: Remote, t
 
 
 def test_tool_call_ids_mean_nothing(shell: Shell, remote: Remote, tool: Tools) -> None:
-    """A framework that retries a turn with a new call id finds the same intent; the id is no part of the key."""
+    """A turn that is tried again with another id finds its intent; an id that comes again names nothing done."""
     cancel: Callable[..., Any] = tool()
-    for _ in ("call_7", "call_9"):
-        with safewrite.run("r1"), safewrite.turn(3):
-            shell.call(cancel, "sub_1")
-    assert remote.count() == 1
+    for turn, call_id, target in ((3, "call_7", "sub_1"), (3, "call_9", "sub_1"), (4, "call_7", "sub_2")):
+        with safewrite.run("r1"), safewrite.turn(turn), tool_call(call_id):
+            shell.call(cancel, target)
+    assert [e.target for e in remote.effects] == ["sub_1", "sub_2"]
 
 
 def test_a_state_that_was_so_before_is_no_effect_of_ours(shell: Shell, sw: SafeWrite, remote: Remote) -> None:

@@ -82,6 +82,19 @@ def test_a_late_reply_is_kept_as_evidence_and_answers_the_next_call(
     assert rows(sw, second)[-1]["event"] == "answered"  # by then nobody had been told of it
 
 
+def test_a_late_reply_is_that_of_its_own_attempt(
+    shell: Shell, remote: Remote, tool: Tools, sw: SafeWrite
+) -> None:
+    """A further attempt was made and has ended meanwhile: what the first one hears late is no end of that."""
+    cancel = tool(sw, read=None, dependency=KEYED, timeout=2.0)
+    remote.next(STUBBORN)
+    outcome = shell.call(cancel.outcome, "sub_1")
+    assert (outcome.state, outcome.attempts) == ("applied", 2)
+    remote.gate.open()
+    assert eventually(lambda: attempts(sw, outcome)[0].ended)
+    assert [(a.number, a.evidence) for a in attempts(sw, outcome)] == [(1, "late_response"), (2, "response")]
+
+
 def test_a_late_reply_is_read_in_the_context_of_its_call(
     shell: Shell, remote: Remote, sw: SafeWrite, tool: Tools
 ) -> None:
