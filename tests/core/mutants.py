@@ -33,6 +33,8 @@ class Mutant:
     """Where else it is planted: the second guard, that would catch it."""
     fault: str = ""
     """Not a rule, but a shell or ledger at fault."""
+    sounds: str = ""
+    """Words of the one check that must find it, where another would do so as well, or none."""
 
 
 STATE, ATTEMPT = state.State, state.AttemptState
@@ -84,12 +86,25 @@ MUTANTS = (
     Mutant(
         "a late success is of no use", "a body is left", (fold, "_ended"),
         (("s, a, found.outcome,", "s, a, _UNKNOWN if evidence == 'late_response' else found.outcome,"),),
+        sounds="applied is on record",
     ),
     Mutant(
         "a late reply takes the verdict down", "a webhook tells", (fold, "_learn"),
         (("if outcome is _NOT and a.open:",
           ("if outcome is _UNKNOWN:\n        s = replace(s, outcome=_UNKNOWN)\n"
            "    if outcome is _NOT and a.open:")),),
+        sounds="the intent fell from applied to unknown",
+    ),
+    Mutant(
+        "a late reply takes the attempt down", "a webhook tells", (fold, "_learn"),
+        (("if outcome is _NOT and a.open:",
+          ("if outcome is _UNKNOWN:\n        a = replace(a, outcome=_UNKNOWN)\n"
+           "    if outcome is _NOT and a.open:")),),
+        sounds="attempt 1 fell from applied to unknown",
+    ),
+    Mutant(
+        "two replies are two effects", "the key lasts, no read", (fold, "_second_effect"),
+        (("if not (one_key and one_object):", "if True:"),), sounds="a false alarm: two_effects",
     ),
     Mutant(
         "a rejection after an unknown attempt is the answer", "three attempts under a key",
@@ -105,6 +120,11 @@ MUTANTS = (
     Mutant(
         "a person's word is told as a proof", "a person speaks beside a key", (fold, "_refold"),
         (('any(a.evidence == "person" for a in s.attempts)', "False"),),
+    ),
+    Mutant(
+        "who speaks last is the evidence", "a person speaks", (fold, "_resolved"),
+        (("person=f.by)", "person=f.by, evidence='person')"),),
+        sounds="not_applied was told on the word of a person who did not say so",
     ),
     # When an attempt can no longer take effect
     Mutant(
@@ -195,6 +215,15 @@ MUTANTS = (
         (("if other.outcome is OutcomeState.APPLIED", "if False"),),
     ),
     Mutant(
+        "an open wish of another turn is an applied one", "the next turn asks", (machine, "_beside"),
+        (("if other.outcome is OutcomeState.APPLIED", "if other.outcome is not OutcomeState.NOT_APPLIED"),),
+        sounds="false applied: the other intent was told to be",
+    ),
+    Mutant(
+        "another turn is noted until it is looked at", "the next turn asks", (machine, "_beside"),
+        (("if s.revision == 0:", "if not c.looked_at:"),), sounds="follows a note",
+    ),
+    Mutant(
         "a second send looks at no other turn", "the next turn sends beside, a key", (machine, "_send_again"),
         (("beside = _beside(s, c)", "beside = None"),),
     ),
@@ -205,6 +234,10 @@ MUTANTS = (
     Mutant(
         "a call may send as often as it likes", "a call sends once", (machine, "_nothing_open"),
         (("if made >= c.sends:", "if False:"),),
+    ),
+    Mutant(
+        "a third attempt goes by a third rule", "asked to wait", (machine, "_nothing_open"),
+        (('"S1" if last is None else "S2"', 'f"S{s.epoch + 1}"'),), sounds="is by no rule of the book",
     ),
     Mutant(
         "a call that may not send may", "a call may not send", (machine, "_nothing_open"),
@@ -240,10 +273,23 @@ MUTANTS = (
     Mutant(
         "a read of ours is of no use", "a body is left", (machine, "_something_open"),
         (('return Read("L1")', 'return _unknown("U3", s, c, now, "") if s.epoch else Read("L1")'),),
+        sounds="no read since the newest attempt ended",
     ),
     Mutant(
         "a read needs no time", "a body is left", (machine, "_something_open"),
-        (('Read("L1") if c.left > READ_FLOOR else', 'Read("L1") if True else'),),
+        (('Read("L1") if c.left > READ_FLOOR else', 'Read("L1") if True else'),), sounds="late: Read",
+    ),
+    Mutant(
+        "what settles is waited for, whatever time is left", "reads lag", (machine, "_look_again"),
+        (("pause + ON_TIME + READ_FLOOR <= c.left and ", ""),), sounds="a wait of ",
+    ),
+    Mutant(
+        "a negative is never proof", "a body is left", (STATE, "proves_absence"),
+        (("lag is not None and", "False and"),), sounds="every attempt is known not to be applied",
+    ),
+    Mutant(
+        "what is unknown may always still land", "reads lag, nobody knows how far", (machine, "_unknown"),
+        (("s.may_still_land(c.promises, now)", "True"),), sounds="it is settled, and was told to be able to land",
     ),
     Mutant(
         "reads need no pause", "the goal is undone", (machine, "_look_again"),

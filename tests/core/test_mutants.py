@@ -13,4 +13,5 @@ def test_a_bad_rule_is_caught(mutant: Mutant) -> None:
     """A world in which the rule does harm is found, with the shortest way there."""
     found = hunt(mutant, MOST)
     assert found.broken, f"nothing broke in {found}"
+    assert mutant.sounds in found.broken, str(found)
     assert 0 < len(found.trace) < 20
