@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import sys
 import threading
 import time
@@ -132,20 +133,39 @@ def test_by_itself_it_leaves_time_alone_while_something_comes() -> None:
         assert clock.elapsed == 0.0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells")
 def test_by_itself_it_leaves_time_alone_while_somebody_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that runs, or is kept from it by a loaded machine, is not taken for one that hangs."""
+    looks, done = itertools.count(1), threading.Event()
+
+    def works() -> bool:
+        if next(looks) == 5:
+            done.set()
+        return True
+
     monkeypatch.setattr(module, "MORE", 10**6)
-    done = threading.Event()
-
-    def work() -> None:
-        hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 400_000)
-        done.set()
-
-    with ManualClock(auto=True, patience=0.01) as clock:
-        threading.Thread(target=work).start()
+    monkeypatch.setattr(module, "somebody_is_at_work", works)
+    with ManualClock(auto=True, patience=0.001) as clock:
         assert clock.wait(done, 9.0) is True
         assert clock.elapsed == 0.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells")
+def test_who_is_at_work_is_seen() -> None:
+    """A thread that computes is; one that waits is not."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 100_000)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert poll(module.somebody_is_at_work)
+    finally:
+        over.set()
+        thread.join()
+    assert poll(lambda: not module.somebody_is_at_work())
 
 
 def test_by_itself_it_goes_on_beside_somebody_who_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
