@@ -296,18 +296,23 @@ def test_each_attempt_is_told_its_own_remainder(
     assert len({h["X-Attempt-Id"] for h in seen}) == 2
 
 
+def dark(granted: list[float]) -> Any:
+    """Return a read that finds out nothing, and notes what it was given."""
+
+    async def look(attempt: Attempt) -> Inconclusive:
+        granted.append(attempt.remaining())
+        return Inconclusive("dark")
+
+    return look
+
+
 def test_a_read_has_the_timeout_of_its_tool(
     tool: Tools, shell: Shell, remote: Remote, clock: ManualClock
 ) -> None:
     """One that hangs leaves time for another: it does not get all that its call has left."""
     granted: list[float] = []
-
-    async def dark(attempt: Attempt) -> Inconclusive:
-        granted.append(attempt.remaining())
-        return Inconclusive("dark")
-
     remote.next(LOSE)
-    assert shell.call(tool(read=dark, timeout=3.0).outcome, "sub_1").state == "unknown"
+    assert shell.call(tool(read=dark(granted), timeout=3.0).outcome, "sub_1").state == "unknown"
     assert set(granted) == {3.0}
 
 
@@ -316,12 +321,7 @@ def test_another_intent_is_looked_at_within_what_the_call_has_left(
 ) -> None:
     """The look at an earlier turn's open write is a part of this call: it has no limit of its own."""
     granted: list[float] = []
-
-    async def dark(attempt: Attempt) -> Inconclusive:
-        granted.append(attempt.remaining())
-        return Inconclusive("dark")
-
-    cancel = tool(read=dark)
+    cancel = tool(read=dark(granted))
     remote.next(LOSE)
     first = shell.call(cancel.outcome, "sub_1")
     granted.clear()

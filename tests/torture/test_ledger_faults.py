@@ -69,7 +69,8 @@ def _struck(place: Place, at: int, fault: Callable[[Any], None], when: str, ever
             if "Nothing was sent" not in str(error) or place.log.sends():
                 raise
     witness.close()
-    (place.folder / ("struck" if trap.struck else "missed")).touch()
+    if trap.struck:
+        (place.folder / "struck").touch()
     (place.folder / "over").touch()
 
 
