@@ -14,6 +14,7 @@ from safewrite.errors import ReadFailed
 from safewrite.shell import reads
 from safewrite.shell.job import new_call
 from safewrite.shell.pressure import pressure_of
+from safewrite.shell.reading import Reading
 from safewrite.tool import ALL_ARGUMENTS, Tool
 from safewrite.verdicts import NotFetched, Partial
 from safewrite.wrap import dressed
@@ -47,7 +48,7 @@ class Reader:
         self.sw, self.tool = sw, tool
         self._guard = Guard(sw, tool)
 
-    def reading(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> reads.Reading:
+    def reading(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Reading:
         """Return one call; no I/O."""
         from safewrite.ledger.model import Identity
 
@@ -58,7 +59,7 @@ class Reader:
             limits = replace(limits, threaded=True)  # a second copy needs a thread beside the first
         where = (run.id if run is not None else "", current_turn() or "")
         identity = Identity(self.sw.namespace, *where, tool.name, self._about(arguments), "", f"read_{call}")
-        return reads.Reading(
+        return Reading(
             self.sw,
             tool,
             identity,
@@ -108,7 +109,7 @@ def _told(error: ReadFailed) -> Any:
     return error.about
 
 
-def _or_part(value: Any, reading: reads.Reading) -> Any:
+def _or_part(value: Any, reading: Reading) -> Any:
     if not isinstance(value, Partial):
         return value
     who = reading.identity
@@ -119,7 +120,7 @@ def _made(
     of: Reader,
     hints: dict[str, Any],
     told: Callable[[ReadFailed], Any],
-    finish: Callable[[Any, reads.Reading], Any],
+    finish: Callable[[Any, Reading], Any],
 ) -> Any:
     """Return a function of the tool's colour."""
     # It runs with the globals of the tool's module: what it needs, it closes over.

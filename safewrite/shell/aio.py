@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from safewrite.attempt import Attempt
 from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
+from safewrite.shell import bodies, reconciling
 from safewrite.shell.clock import clock, wake
 from safewrite.shell.idle import await_while
 from safewrite.shell.job import Job
+from safewrite.shell.reconciling import ReadStart
 from safewrite.shell.steps import Steps, acarry, carry
 from safewrite.shell.sync import POLL_FIRST, POLL_MOST, Token, _grace, read_result
 
@@ -35,7 +37,7 @@ async def drive(job: Job) -> Answer:
     except BaseException:
         if job.unfinished:
             with suppress(asyncio.CancelledError):  # the first one is raised
-                await acarry(job.leave("cancelled"))
+                await acarry(bodies.leave(job, "cancelled"))
         raise
     finally:
         job.close()
@@ -84,11 +86,11 @@ async def _carry_out(job: Job, command: Command) -> Command:
 async def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt as a task of its own."""
     await acarry(job.fetch())
-    reason = job.withhold(number)
+    reason = bodies.withhold(job, number)
     if reason:
         job.attempt = None
-        return await acarry(job.withheld(number, reason))
-    call, inside = job.body()
+        return await acarry(bodies.withheld(job, number, reason))
+    call, inside = bodies.body(job)
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
     token = Token()
@@ -107,9 +109,9 @@ async def run(job: Job, number: int) -> Command:
         raise
     if not task.done():
         task.add_done_callback(_late(job, attempt))
-        return await acarry(job.gave_up(attempt, reason))
+        return await acarry(bodies.gave_up(job, attempt, reason))
     value, error = _ending(task)
-    return await acarry(job.ended(attempt, value, error, cut=reason))
+    return await acarry(bodies.ended(job, attempt, value, error, cut=reason))
 
 
 async def _stop(job: Job, attempt: Attempt, task: asyncio.Task[Any]) -> str:
@@ -131,10 +133,10 @@ async def _cancelled(job: Job, attempt: Attempt, task: asyncio.Task[Any], token:
 
     def record() -> Steps[Command]:
         if never:
-            return job.withheld(attempt.number, "cancelled_before_start", over=True)
+            return bodies.withheld(job, attempt.number, "cancelled_before_start", over=True)
         if done:
-            return job.ended(attempt, *_ending(task), cut="cancelled", over=True)
-        return job.gave_up(attempt, "cancelled", over=True)
+            return bodies.ended(job, attempt, *_ending(task), cut="cancelled", over=True)
+        return bodies.gave_up(job, attempt, "cancelled", over=True)
 
     with suppress(asyncio.CancelledError):  # the caller raises the first one
         await acarry(record())
@@ -161,7 +163,7 @@ def _late(job: Job, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
     def record(task: asyncio.Task[Any]) -> None:
         value, error = _ending(task)
         inside = contextvars.copy_context()  # the caller's, for its own `classify`
-        job.host.threads.submit(inside.run, lambda: carry(job.late(attempt, value, error)))
+        job.host.threads.submit(inside.run, lambda: carry(bodies.late(job, attempt, value, error)))
 
     return record
 
@@ -169,12 +171,12 @@ def _late(job: Job, attempt: Attempt) -> Callable[[asyncio.Task[Any]], None]:
 async def read(job: Job) -> Command:
     """Ask the reconcile function for no longer than it may take: a coroutine here, a plain one in a thread."""
     await acarry(job.fetch())
-    start = job.read_start()
-    call, inside = job.read_body(start)
+    start = reconciling.begin(job)
+    call, inside = reconciling.body(job, start)
     if inspect.iscoroutinefunction(job.tool.reconcile):
         return await _read_here(job, start, call, inside)
     if not job.pool.reserve():
-        return await acarry(job.read_ended(start, None, None, failed="pool_exhausted"))
+        return await acarry(reconciling.ended(job, start, None, None, failed="pool_exhausted"))
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     work = job.pool.start(lambda: inside.run(call), then=lambda: wake(loop, future))
@@ -186,7 +188,9 @@ async def read(job: Job) -> Command:
     return await acarry(read_result(job, start, work if in_time else None))
 
 
-async def _read_here(job: Job, start: Any, call: Callable[[], Any], inside: contextvars.Context) -> Command:
+async def _read_here(
+    job: Job, start: ReadStart, call: Callable[[], Any], inside: contextvars.Context
+) -> Command:
     async def ask() -> Any:
         return await call()
 
@@ -201,14 +205,14 @@ async def _read_here(job: Job, start: Any, call: Callable[[], Any], inside: cont
         await _record_cut_read(job, start)
         raise
     if not in_time:
-        return await acarry(job.read_ended(start, None, None, failed="read_timeout"))
+        return await acarry(reconciling.ended(job, start, None, None, failed="read_timeout"))
     value, error = _ending(task)
-    return await acarry(job.read_ended(start, value, error))
+    return await acarry(reconciling.ended(job, start, value, error))
 
 
-async def _record_cut_read(job: Job, start: Any) -> None:
+async def _record_cut_read(job: Job, start: ReadStart) -> None:
     with suppress(asyncio.CancelledError):  # the caller raises the first one
-        await acarry(job.read_ended(start, None, None, failed="cancelled", over=True))
+        await acarry(reconciling.ended(job, start, None, None, failed="cancelled", over=True))
 
 
 async def watch(job: Job) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +11,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from safewrite import context
 from safewrite.attempt import Attempt
 from safewrite.core import machine
 from safewrite.core.commands import Answer, AnswerKind, Command, Nothing, Run
@@ -22,25 +19,14 @@ from safewrite.core.events import (
     Asked,
     Call,
     Claimed,
-    Ended,
     Event,
     Fact,
-    Fenced,
-    Finding,
-    GaveUp,
     Gone,
     Moment,
     OutcomeState,
     Promises,
-    ReadEnded,
-    Refused,
-    Verdict,
-    Withheld,
 )
-from safewrite.core.evidence import describe
 from safewrite.core.fold import fold
-from safewrite.core.intent import indexable
-from safewrite.core.pressure import LOCAL, healthy, quiet_at, silent
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
 from safewrite.errors import LedgerUnavailable
@@ -50,12 +36,11 @@ from safewrite.shell import process
 from safewrite.shell.apart import apart
 from safewrite.shell.clock import clock
 from safewrite.shell.debts import Debt, Debts
-from safewrite.shell.pressure import FREE, Seat, pressure_of
-from safewrite.shell.reply import Reply, passes_through, read_error, read_value, seen
+from safewrite.shell.pressure import Seat, pressure_of
+from safewrite.shell.reply import Reply
 from safewrite.shell.secrets import Secrets
 from safewrite.shell.steps import Steps, one
 from safewrite.shell.threads import Pool
-from safewrite.verdicts import Inconclusive
 
 if TYPE_CHECKING:
     from safewrite.ledger.append import Appended
@@ -107,16 +92,6 @@ class Host(Protocol):
     def threads(self) -> Executor:
         """Threads for what a coroutine may not wait for."""
         ...
-
-
-@dataclass(slots=True)
-class ReadStart:
-    """Where a reconciling read began."""
-
-    at: Moment
-    revision: int
-    epoch: int
-    limit: float
 
 
 @dataclass(slots=True)
@@ -343,180 +318,9 @@ class Job:
         command = machine.decide(state, event)
         return machine.unrecorded(state, command, event.call, event.at)
 
-    # Bodies ----------------------------------------------------------------------------------------------
+    # The first call's arguments --------------------------------------------------------------------------
 
-    def withhold(self, number: int) -> str:
-        """Return why the claimed attempt may not start after all: asked just before its body."""
-        assert self.intent is not None
-        now = clock().now()
-        return machine.withhold(self.intent.state, number, self.facts(now), now)
-
-    def body(self) -> tuple[Callable[[], Any], contextvars.Context]:
-        """Return the body of the current attempt, and the context that it runs in."""
-        assert self.attempt is not None
-        attempt, tool = self.attempt, self.tool
-        self.sent += 1
-        arguments = self._first_arguments()
-        if tool.attempt_parameter is not None:
-            arguments[tool.attempt_parameter] = attempt
-        inside = contextvars.copy_context()
-        inside.run(context._attempt.set, attempt)
-        return tool.body(arguments), inside
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a call that ends here leaves something behind: a claim whose body never began, or its lease."""
-        lease = self.intent.state.lease if self.intent is not None else None
-        return self.attempt is not None or (lease is not None and lease.call == self.id)
-
-    def leave(self, how: str) -> Steps[Command]:
-        """Record that this call was `how` ("cancelled", "interrupted"), so that its claim and lease hold up nobody."""
-        attempt, self.attempt = self.attempt, None
-        if attempt is not None:
-            try:
-                return (yield from self._never_began(attempt, how))
-            except LedgerUnavailable:
-                self.host.debts.add(
-                    Debt(
-                        self.ticket.identity.key,
-                        f"that attempt {attempt.id} never began",
-                        lambda: self._never_began(attempt, how),
-                    )
-                )
-                return Nothing("X1")
-        return (yield from self._left(how))
-
-    def _never_began(self, attempt: Attempt, how: str) -> Steps[Command]:
-        """Record that no body of `attempt` will run, if its claim stands.  Raises `LedgerUnavailable`."""
-        found = yield self.ledger.claimed(attempt.id)
-        if found is None:
-            return (yield from self._left(how))
-        self.intent, number = found
-        return (yield from self.withheld(number, f"{how}_before_start", over=True))
-
-    def _left(self, how: str) -> Steps[Command]:
-        """Record that this call is over, if it holds the lease."""
-        if self.unfinished:
-            return (yield from self.record(Refused(f"call_{how}"), over=True))
-        return Nothing("N2")
-
-    def withheld(self, number: int, reason: str, *, over: bool = False) -> Steps[Command]:
-        """Record that the body of an attempt never ran."""
-        self.seats.pop(number, FREE).unsent()
-        return self.record(Withheld(number, reason), over=over)
-
-    def ended(
-        self,
-        attempt: Attempt,
-        value: object,
-        error: BaseException | None,
-        *,
-        cut: str = "",
-        over: bool = False,
-        heard: bool = True,
-    ) -> Steps[Command]:
-        """Record how the body of an attempt ended.  `cut`: why we ended it, where its exception is our doing."""
-        now = clock().now()
-        reply = self._reply(value, error, cut, now, single=not attempt.more_requests)
-        if attempt.delivered and reply.finding.outcome is OutcomeState.NOT_APPLIED:
-            reply = self._reply(value, error, cut, now, single=False)  # it is about something after the write
-        if isinstance(value, Inconclusive):  # words of the tool's author, not a code of ours
-            words = self.secrets.without(reply.finding.reason)
-            reply = replace(reply, finding=replace(reply.finding, reason=words))
-        self._give_back(attempt, reply.finding, now.ticks)
-        contents = self._value(reply.value) if reply.finding.outcome is OutcomeState.APPLIED else {}
-        if error is not None:
-            told = "\n".join(filter(None, (cut and attempt.cut, describe(error))))
-            contents["evidence"] = self.secrets.without(told)
-        fact = Ended(
-            attempt.number,
-            reply.finding,
-            key_carried=attempt.key_read,
-            deadline_carried=attempt.deadline_read,
-            goal=reply.goal,
-            kept="value" in contents,
-            object_id=reply.object_id,
-        )
-        self.originals[attempt.number] = reply
-        about = {"reason": reply.finding.reason, "status": reply.finding.status, "type": _type_of(error)}
-        pauses = error is not None and not over and heard and passes_through(error)
-        command = yield from self.record(fact, contents, evidence=about, over=over or pauses, heard=heard)
-        if pauses and error is not None:
-            raise error
-        if heard and self.recorded and "value" in contents and self.intent is not None:
-            self.texts[self.intent.state.revision] = contents["value"]
-        return command
-
-    def _reply(
-        self, value: object, error: BaseException | None, cut: str, now: Moment, *, single: bool
-    ) -> Reply:
-        reading = self.tool.reading if single else replace(self.tool.reading, single_request=False)
-        if error is None:
-            return read_value(value, reading)
-        if cut and isinstance(error, asyncio.CancelledError):
-            return Reply(Finding(OutcomeState.UNKNOWN, cut), error=error)
-        return read_error(error, reading, now.unix)
-
-    def gave_up(self, attempt: Attempt, reason: str, *, over: bool = False) -> Steps[Command]:
-        """Record that nobody waits any more for a body that goes on."""
-        ours = reason not in ("timeout", "idle")
-        until = self._quiet_at(attempt, clock().now().ticks)
-        self.seats.get(attempt.number, FREE).gave_up(until, healthy=None if ours else False)
-        fact = GaveUp(attempt.number, reason, attempt.key_read, attempt.deadline_read)
-        return self.record(fact, {"evidence": attempt.cut} if attempt.cut else None, over=over)
-
-    def _give_back(self, attempt: Attempt, found: Finding, now: float) -> None:
-        seat = self.seats.pop(attempt.number, FREE)
-        if found.reason in LOCAL:
-            seat.unsent()
-        else:
-            seat.ended(healthy(found), self._quiet_at(attempt, now) if silent(found) else 0.0)
-
-    def _quiet_at(self, attempt: Attempt, now: float) -> float:
-        return quiet_at(self.promises, now, attempt.end, deadline_carried=attempt.deadline_read)
-
-    def late(self, attempt: Attempt, value: object, error: BaseException | None) -> Steps[Command]:
-        """Record the end of a body that was given up: evidence, never this call's result."""
-        return self.ended(attempt, value, error, heard=False)
-
-    # Reads -----------------------------------------------------------------------------------------------
-
-    def read_start(self) -> ReadStart:
-        """Return where a read begins, and what it may take."""
-        assert self.intent is not None
-        now, state = clock().now(), self.intent.state
-        limit = min(self.left(now), self.limits.timeout if self.limits.timeout is not None else inf)
-        return ReadStart(now, state.revision, state.epoch, limit)
-
-    def read_body(self, start: ReadStart) -> tuple[Callable[[], Any], contextvars.Context]:
-        """Return the call of the reconcile function, and the context that it runs in."""
-        tool, state = self.tool, self.intent.state if self.intent is not None else None
-        assert tool.reconcile is not None
-        assert state is not None
-        available = self._first_arguments()
-        newest, inside = state.newest, contextvars.copy_context()
-        if newest is not None:
-            available["attempt"] = Attempt(
-                id=newest.id,
-                number=newest.number,
-                key=self.ticket.identity.key,
-                end=start.at.ticks + start.limit,
-                deadline_at=start.at.unix + start.limit,
-                role="reconcile",
-            )
-            self.reader = available["attempt"]
-            inside.run(context._attempt.set, self.reader)
-        fn, names = tool.reconcile, tool.reconcile_parameters
-
-        def call() -> Any:
-            missing = [n for n in names if n not in available]
-            if missing:
-                raise LookupError(f"`{missing[0]}` was redacted, so this read cannot be made from the record")
-            return fn(**{n: available[n] for n in names})
-
-        return call, inside
-
-    def _first_arguments(self) -> dict[str, Any]:
+    def first_arguments(self) -> dict[str, Any]:
         """Return the arguments of the first call, so that the payload under one key never changes.
 
         Redacted ones come from the call at hand, if there is one.
@@ -541,55 +345,6 @@ class Job:
             text = yield self.ledger.first_arguments(self.intent.id)
             self._recorded, _ = decode_arguments(text, self.tool.argument_codecs)
 
-    def read_ended(
-        self,
-        start: ReadStart,
-        result: object,
-        error: BaseException | None,
-        *,
-        failed: str = "",
-        over: bool = False,
-    ) -> Steps[Command]:
-        """Record what a read said.  `failed`: why it gave no answer at all."""
-        contents: dict[str, str] = {}
-        candidates: Candidates | None = None
-        if error is not None or failed:
-            fact = self._read_fact(start, Verdict.INCONCLUSIVE, failed or "read_failed")
-            if error is not None:
-                contents["evidence"] = self.secrets.without(describe(error))
-        else:
-            said = seen(result)
-            if said.has_value:
-                contents = self._value(said.value)
-            words = self.secrets.without(said.reason) if isinstance(result, Inconclusive) else said.reason
-            fact = self._read_fact(start, said.verdict, words, kept="value" in contents)
-            if said.candidates is not None:
-                candidates = self._candidates(said.candidates, said.listed)
-        yield from self._fenced(start)
-        about = {"reason": fact.reason, "type": _type_of(error)}
-        command = yield from self.record(fact, contents, evidence=about, over=over, candidates=candidates)
-        if self.intent is not None and "value" in contents:
-            # Where it could not be recorded, it would have been the next row's.
-            self.texts[self.intent.state.revision + (not self.recorded)] = contents["value"]
-        return command
-
-    def _fenced(self, start: ReadStart) -> Steps[None]:
-        """Record the fence that a read has set, once; only a read that begins after that proves anything."""
-        assert self.intent is not None
-        attempts = self.intent.state.attempts[: start.epoch]
-        if self.reader is not None and self.reader.fence and any(a.fenced_at is None for a in attempts):
-            yield from self.record(Fenced(start.epoch, self.reader.fence), heard=False)
-
-    def _read_fact(self, start: ReadStart, verdict: Verdict, reason: str, *, kept: bool = False) -> ReadEnded:
-        return ReadEnded(verdict, start.at, start.revision, start.epoch, reason, kept)
-
-    def _candidates(self, found: tuple[Any, ...], listed: bool) -> Candidates:
-        def contents_of(place: int) -> dict[str, str]:
-            return self._value(found[place].value)
-
-        ids = tuple(indexable(str(x.object_id)) for x in found)
-        return Candidates(ids, contents_of, listed)
-
     # What may be written ---------------------------------------------------------------------------------
 
     @property
@@ -599,7 +354,7 @@ class Job:
             self._secrets = Secrets(self.tool.content(self.arguments), self.tool.secret())
         return self._secrets
 
-    def _value(self, value: object) -> dict[str, str]:
+    def content_of(self, value: object) -> dict[str, str]:
         """Return the content that keeps a value; none if it cannot be stored, or repeats a secret argument."""
         text = self.tool.codec.encode(value).text
         if text is None or self.secrets.within(text):
@@ -607,6 +362,12 @@ class Job:
         return {"value": text}
 
     # The end ---------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a call that ends here leaves something behind: a claim whose body never began, or its lease."""
+        lease = self.intent.state.lease if self.intent is not None else None
+        return self.attempt is not None or (lease is not None and lease.call == self.id)
 
     def has_value(self, answer: Answer) -> bool:
         """Whether the value of an answer is at hand, without asking the ledger."""
@@ -634,7 +395,3 @@ class Job:
     def _unused(self) -> None:
         for seat in tuple(self.seats.values()):  # a body that was left behind may end meanwhile
             seat.unsent()  # those that a claim was asked for and not made; the others were told already
-
-
-def _type_of(error: BaseException | None) -> str | None:
-    return None if error is None else f"{type(error).__module__}.{type(error).__qualname__}"

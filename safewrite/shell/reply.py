@@ -156,3 +156,8 @@ def seen(result: object) -> Seen:
         case None:
             return Seen(Verdict.INCONCLUSIVE, "read_returned_nothing")
     return Seen(Verdict.INCONCLUSIVE, "read_returned_no_verdict")
+
+
+def type_of(error: BaseException | None) -> str | None:
+    """Return the full name of an exception's class, for the record."""
+    return None if error is None else f"{type(error).__module__}.{type(error).__qualname__}"

@@ -16,9 +16,11 @@ from typing import Any
 from safewrite.attempt import Attempt
 from safewrite.core.commands import Answer, Command, Read, ReadOther, Run, Wait, Watch
 from safewrite.core.fold import Impossible
+from safewrite.shell import bodies, reconciling
 from safewrite.shell.clock import clock
 from safewrite.shell.idle import wait_while
 from safewrite.shell.job import Job
+from safewrite.shell.reconciling import ReadStart
 from safewrite.shell.steps import Steps, carry
 from safewrite.shell.threads import Work
 
@@ -46,7 +48,7 @@ def drive(job: Job) -> Answer:
         return command
     except BaseException:
         if job.unfinished:
-            uninterrupted(lambda: job.leave("interrupted"))
+            uninterrupted(lambda: bodies.leave(job, "interrupted"))
         raise
     finally:
         job.close()
@@ -72,11 +74,11 @@ def _carry_out(job: Job, command: Command) -> Command:
 def run(job: Job, number: int) -> Command:
     """Run the body of a claimed attempt."""
     carry(job.fetch())
-    reason = job.withhold(number)
+    reason = bodies.withhold(job, number)
     if reason:
         job.attempt = None
-        return carry(job.withheld(number, reason))
-    call, inside = job.body()
+        return carry(bodies.withheld(job, number, reason))
+    call, inside = bodies.body(job)
     attempt, job.attempt = job.attempt, None
     assert attempt is not None
     if job.limits.threaded:
@@ -85,12 +87,12 @@ def run(job: Job, number: int) -> Command:
         value = inside.run(call)
     except Exception as raised:
         error = raised
-        return uninterrupted(lambda: job.ended(attempt, None, error))
+        return uninterrupted(lambda: bodies.ended(job, attempt, None, error))
     except BaseException as raised:
         stop = raised
-        uninterrupted(lambda: job.ended(attempt, None, stop, over=True))
+        uninterrupted(lambda: bodies.ended(job, attempt, None, stop, over=True))
         raise
-    return uninterrupted(lambda: job.ended(attempt, value, None))
+    return uninterrupted(lambda: bodies.ended(job, attempt, value, None))
 
 
 def uninterrupted(record: Callable[[], Steps[Command]]) -> Command:
@@ -129,7 +131,7 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
             ending[:] = [(value, error)]
             late = abandoned
         if late:
-            carry(job.late(attempt, value, error))
+            carry(bodies.late(job, attempt, value, error))
 
     ending: list[tuple[object, BaseException | None]] = []
     job.place = False
@@ -141,25 +143,25 @@ def _run_in_thread(job: Job, attempt: Attempt, call: Callable[[], Any]) -> Comma
         if not ended:
             reason = attempt.give_up()
             if token.take():
-                return carry(job.withheld(attempt.number, "no_thread_in_time"))
+                return carry(bodies.withheld(job, attempt.number, "no_thread_in_time"))
             clock().wait(work.done, _grace(job))
     except BaseException:
         attempt.cancelled.set()
         if token.take():
-            uninterrupted(lambda: job.withheld(attempt.number, "interrupted_before_start", over=True))
+            uninterrupted(lambda: bodies.withheld(job, attempt.number, "interrupted_before_start", over=True))
             raise
         with left:
             abandoned = not ending
         if abandoned:
-            uninterrupted(lambda: job.gave_up(attempt, "interrupted", over=True))
+            uninterrupted(lambda: bodies.gave_up(job, attempt, "interrupted", over=True))
         else:
-            uninterrupted(lambda: job.ended(attempt, *ending[0], over=True))
+            uninterrupted(lambda: bodies.ended(job, attempt, *ending[0], over=True))
         raise
     with left:
         abandoned = not ending
     if abandoned:
-        return uninterrupted(lambda: job.gave_up(attempt, reason))
-    return uninterrupted(lambda: job.ended(attempt, *ending[0]))
+        return uninterrupted(lambda: bodies.gave_up(job, attempt, reason))
+    return uninterrupted(lambda: bodies.ended(job, attempt, *ending[0]))
 
 
 def _grace(job: Job) -> float:
@@ -174,24 +176,24 @@ def grace_within(grace: float, left: float) -> float:
 def read(job: Job) -> Command:
     """Ask the reconcile function, in a thread, for no longer than it may take."""
     carry(job.fetch())
-    start = job.read_start()
-    call, inside = job.read_body(start)
+    start = reconciling.begin(job)
+    call, inside = reconciling.body(job, start)
     if not job.pool.reserve():
-        return carry(job.read_ended(start, None, None, failed="pool_exhausted"))
+        return carry(reconciling.ended(job, start, None, None, failed="pool_exhausted"))
     work = job.pool.start(lambda: inside.run(_in_any_colour(call)))
     try:
         ended = clock().wait(work.done, start.limit)
     except BaseException:
-        carry(job.read_ended(start, None, None, failed="interrupted", over=True))
+        carry(reconciling.ended(job, start, None, None, failed="interrupted", over=True))
         raise
     return carry(read_result(job, start, work if ended else None))
 
 
-def read_result(job: Job, start: Any, work: Work | None) -> Steps[Command]:
+def read_result(job: Job, start: ReadStart, work: Work | None) -> Steps[Command]:
     """Record what a read in a thread came to; `None`: it did not answer in time."""
     if work is None:
-        return job.read_ended(start, None, None, failed="read_timeout")
-    return job.read_ended(start, work.value, work.error)
+        return reconciling.ended(job, start, None, None, failed="read_timeout")
+    return reconciling.ended(job, start, work.value, work.error)
 
 
 def _in_any_colour(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -18,6 +18,7 @@ import safewrite
 import safewrite.ledger.sql
 import safewrite.recovery
 from safewrite import Applied, Attempt, Dependency, NotApplied, SafeWrite
+from safewrite.shell import bodies
 from safewrite.shell.job import Job
 
 PROMISES: dict[str, Dependency | None] = {
@@ -104,14 +105,14 @@ class Process:
 
     def freeze(self) -> None:
         """Stop when an attempt is claimed, before anything is asked about its body."""
-        asked = Job.withhold
+        asked = bodies.withhold
 
         def withhold(job: Job, number: int) -> str:
             self.pipe.send({"claimed": number})
             os.kill(os.getpid(), signal.SIGSTOP)
             return asked(job, number)
 
-        Job.withhold = withhold  # type: ignore[method-assign]
+        bodies.withhold = withhold
 
     def call(self) -> None:
         """Call the tool, or recover, and say what came of it."""

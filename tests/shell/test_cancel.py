@@ -369,9 +369,15 @@ def test_ctrl_c_leaves_a_ledger_from_which_the_next_process_answers_right(
 def interrupt_at(step: int, call: Callable[[], Any]) -> tuple[bool, bool]:
     """Run `call`, raising KeyboardInterrupt at the `step`-th line of our own code; say whether it was, and came out."""
     package = str(Path(safewrite.__file__).parent)
-    places = tuple(
-        f"{package}/{room}" for room in ("shell/sync.py", "shell/job.py", "shell/steps.py", "calls.py")
+    rooms = (
+        "shell/sync.py",
+        "shell/job.py",
+        "shell/bodies.py",
+        "shell/reconciling.py",
+        "shell/steps.py",
+        "calls.py",
     )
+    places = tuple(f"{package}/{room}" for room in rooms)
     seen, struck = 0, False
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
