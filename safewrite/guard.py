@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 from safewrite.calls import CallOptions, Guard
 from safewrite.core.events import Delivered
 from safewrite.core.state import Alarm
+from safewrite.declaring import declare
 from safewrite.dependency import Dependency
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, DuplicateTool
@@ -31,7 +32,7 @@ from safewrite.shell.reply import object_text
 from safewrite.shell.steps import carry
 from safewrite.shell.threads import Pool
 from safewrite.told import outcome_of
-from safewrite.tool import ALL_ARGUMENTS, Options, Target, Tool, Wait, declare
+from safewrite.tool import ALL_ARGUMENTS, Options, Target, Tool, Wait
 from safewrite.wrap import Write, wrapper
 
 if TYPE_CHECKING:

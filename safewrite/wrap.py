@@ -13,12 +13,13 @@ from safewrite.calls import CallOptions, Guard
 from safewrite.context import current_tool_call
 from safewrite.core.intent import turn_text
 from safewrite.deadline import Deadline
+from safewrite.declaring import check_reconcile
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError, IntentMismatch, MissingTarget, SafeWriteError
 from safewrite.outcome import Outcome
 from safewrite.signature import own_globals, value_hint
 from safewrite.told import value_or_error
-from safewrite.tool import Tool, check_reconcile
+from safewrite.tool import Tool
 
 if TYPE_CHECKING:
     from safewrite.report import WriteReport
