@@ -18,10 +18,11 @@ from safewrite.context import (
     current_trace,
     current_turn,
 )
+from safewrite.core.canonical import Uncanonical, canonical
 from safewrite.core.commands import Answer, AnswerKind
 from safewrite.core.deadline import call_limit
 from safewrite.core.events import Call, Claimed, Moment, OutcomeState
-from safewrite.core.intent import Uncanonical, canonical, differing, digestible, intent_key, keyed, turn_text
+from safewrite.core.intent import differing, digestible, intent_key, keyed, turn_text
 from safewrite.core.replacing import replace
 from safewrite.deadline import Deadline, too_little
 from safewrite.errors import ConfigurationError, LedgerUnavailable, NoRunContext

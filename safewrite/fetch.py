@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from safewrite.calls import Guard
 from safewrite.context import current_attempt, current_run, current_turn
-from safewrite.core.intent import Uncanonical, canonical, target_text
+from safewrite.core.canonical import Uncanonical, canonical
+from safewrite.core.intent import target_text
 from safewrite.core.replacing import replace
 from safewrite.errors import ReadFailed
 from safewrite.shell import reads

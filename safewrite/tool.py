@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal
 
+from safewrite.core.canonical import Uncanonical, is_missing
 from safewrite.core.events import Promises
-from safewrite.core.intent import Uncanonical, is_missing, target_text
+from safewrite.core.intent import target_text
 from safewrite.dependency import Dependency
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError, MissingTarget

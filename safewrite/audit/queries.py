@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Select, case, func, select, true
 from safewrite.audit import reading
 from safewrite.audit.reading import ABOUT, Columns, Telling, damage
 from safewrite.audit.records import IntentRecord, OpenRecord, RefusedRecord, RowRecord, RunRecord
+from safewrite.core.canonical import canonical
 from safewrite.core.events import OutcomeState, Promises
-from safewrite.core.intent import canonical
 from safewrite.ledger.sql import Ledger
 from safewrite.ledger.tables import audit, content, digest, intent
 from safewrite.ledger.texts import restored, storable

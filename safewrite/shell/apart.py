@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from safewrite.core.intent import Uncanonical, canonical
+from safewrite.core.canonical import Uncanonical, canonical
 
 
 def apart(value: Any) -> Any:

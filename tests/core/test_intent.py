@@ -33,15 +33,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from safewrite.core import intent
+from safewrite.core.canonical import Uncanonical, canonical, is_missing
 from safewrite.core.intent import (
     MAX_TARGET_TEXT,
-    Uncanonical,
-    canonical,
     differing,
     fingerprint,
     fingerprint_digest,
     intent_key,
-    is_missing,
     target_text,
     turn_text,
 )
@@ -655,7 +653,7 @@ def test_keys_collide_only_for_the_same_five_texts(one: tuple[str, ...], other: 
 def test_texts_are_the_same_in_every_process() -> None:
     """Hash seeds differ from process to process; keys do not."""
     script = (
-        "from safewrite.core.intent import canonical, fingerprint;"
+        "from safewrite.core.canonical import canonical; from safewrite.core.intent import fingerprint;"
         "print(canonical([{'a','b','c','d',1,2.5}, {'x': {b'1', None}, 3: frozenset('xyz')}]),"
         " fingerprint({'b': {'q', 'r', 's'}, 'a': 1}))"
     )
@@ -672,7 +670,7 @@ def test_texts_are_the_same_in_every_process() -> None:
 
 def test_the_common_target_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain text and numbers never enter the walk: they are the targets of nearly every write."""
-    monkeypatch.delattr(intent, "_compound")
+    monkeypatch.delattr("safewrite.core.canonical._compound")
     assert canonical("sub_1") == '"sub_1"'
     assert canonical(7) == "7"
     assert intent_key(**PARTS).startswith("sw1_")

@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 
 from safewrite.audit.cases import Case, CaseUnusable, through_machine
+from safewrite.core.canonical import canonical
 from safewrite.core.events import OutcomeState
-from safewrite.core.intent import canonical, intent_key, turn_text
+from safewrite.core.intent import intent_key, turn_text
 from safewrite.core.rules import RULES
 from safewrite.core.statuses import STATUSES, from_status
 from safewrite.errors import SchemaOutdated
