@@ -349,7 +349,24 @@ def test_it_works_below_another_decorator(shell: Shell, sw: SafeWrite, remote: R
     assert shell.call(above, "a") == "a done"
 
 
-# Methods -----------------------------------------------------------------------------------------------------------
+# Methods, closures ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_closure_holds_is_in_no_key_and_a_name_is(
+    shell: Shell, sw: SafeWrite, remote: Remote, run: None
+) -> None:
+    """Two tools that one function makes are one to the ledger, unless each has its name."""
+
+    def made(tenant: str, name: str | None = None) -> Any:
+        async def cancel(sub_id: str) -> str:
+            return await remote.write(f"{sub_id} of {tenant}")
+
+        return sw.write(target="sub_id", name=name)(shell.colours(cancel))
+
+    assert shell.call(made("one"), "a") == "a of one done"
+    assert shell.call(made("two"), "a") == "a of one done"
+    assert shell.call(made("two", "cancel_of_two"), "a") == "a of two done"
+    assert len(remote.effects) == 2
 
 
 def test_methods_are_tools_and_self_is_in_no_key(
