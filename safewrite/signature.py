@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from safewrite.errors import ConfigurationError
+from safewrite.redaction import MARK
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -102,6 +103,19 @@ def converter(hint: Any, kind: Any) -> Callable[[Any], Any]:
         return TypeAdapter(hint).validate_python
     except PydanticUserError:
         return as_it_is
+
+
+def without_input(error: ValueError) -> ValueError:
+    """Return an error of a converter without the value that it is about; of another kind than pydantic's as it is."""
+    from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
+    if not isinstance(error, ValidationError):
+        return error
+    lines: list[InitErrorDetails] = [
+        {"type": PydanticCustomError(line["type"], line["msg"]), "loc": line["loc"], "input": MARK}
+        for line in error.errors(include_input=False, include_url=False)
+    ]
+    return ValidationError.from_exception_data(error.title, lines, hide_input=True)
 
 
 def value_hint(hint: Any) -> Any:

@@ -24,6 +24,7 @@ from safewrite.signature import (
     converter,
     resolved,
     value_hint,
+    without_input,
 )
 
 if typing.TYPE_CHECKING:
@@ -222,8 +223,9 @@ class Tool:
         try:
             return adapter(value)
         except ValueError as error:  # pydantic's names the type alone
-            error.add_note(f"In a call of `{self.name}`, for `{name}`. Nothing was sent.")
-            raise
+            told = without_input(error) if name in self.secret() else error
+            told.add_note(f"In a call of `{self.name}`, for `{name}`. Nothing was sent.")
+        raise told
 
     def body(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """Return a call of the function that passes each argument as its parameter wants it."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 import safewrite
 from safewrite import (
@@ -140,6 +142,39 @@ def test_arguments_that_the_hints_refuse_are_pydantics_error(shell: Shell, tool:
     with pytest.raises(ValidationError) as told:
         shell.call(tool(), "sub_1", amount="many")
     assert told.value.__notes__ == ["In a call of `cancel`, for `amount`. Nothing was sent."]
+
+
+@pytest.mark.usefixtures("untouched", "run")
+def test_an_error_about_a_redacted_argument_does_not_show_it(shell: Shell, sw: SafeWrite) -> None:
+    """Declared or secret by type: the error says what is wrong and where, in a log or to a model, without the value."""
+
+    class Card(BaseModel):
+        digits: int
+
+        @field_validator("digits")
+        @classmethod
+        def short(cls, digits: int) -> int:
+            if digits < 0:
+                raise PydanticCustomError("negative", "below {zero}")
+            return digits
+
+    async def pay(order: str, pin: int = 1, card: Card | None = None, token: SecretStr | None = None) -> str:
+        raise AssertionError("never called")
+
+    tool = sw.write(target="order", redact=("pin", "card"))(shell.colours(pay))
+    for name, value, kind, words in (
+        ("pin", "4711abc", "int_parsing", "unable to parse string as an integer"),
+        ("card", {"digits": "4711abc"}, "int_parsing", "digits\n  Input should be a valid integer"),
+        ("card", {"digits": -4711}, "negative", "digits\n  below {zero}"),
+        ("token", 4711, "string_type", "Input should be a valid string"),
+    ):
+        with pytest.raises(ValidationError) as told:
+            shell.call(tool, "o_1", **{name: value})
+        shown = "".join(traceback.format_exception(told.value))
+        assert words in shown
+        assert f"for `{name}`. Nothing was sent." in shown
+        assert [e["type"] for e in told.value.errors()] == [kind]
+        assert "4711" not in shown + repr(told.value.errors())
 
 
 @dataclass
