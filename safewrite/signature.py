@@ -111,8 +111,9 @@ def without_input(error: ValueError) -> ValueError:
 
     if not isinstance(error, ValidationError):
         return error
+    custom = typing.cast("Callable[[str, str], PydanticCustomError]", PydanticCustomError)  # any text will do
     lines: list[InitErrorDetails] = [
-        {"type": PydanticCustomError(line["type"], line["msg"]), "loc": line["loc"], "input": MARK}
+        {"type": custom(line["type"], line["msg"]), "loc": line["loc"], "input": MARK}
         for line in error.errors(include_input=False, include_url=False)
     ]
     return ValidationError.from_exception_data(error.title, lines, hide_input=True)
