@@ -355,7 +355,8 @@ def _of_node(graph: Any, node: Any, tools: ToolNode, sw: SafeWrite) -> Iterator[
             continue
         if not ours:
             yield Finding("not_bound", _RULES["not_bound"], name)
-        again = {type(x).__name__ for x in around if getattr(x, "max_retries", 0) and _covers(x, name)}
+        retries = (x for x in around if getattr(x, "max_retries", 0))
+        again = {type(x).__name__ for x in retries if getattr(x, "_should_retry_tool", lambda _: False)(name)}
         for kind in sorted(again):
             yield Finding("retry_middleware", _RULES["retry_middleware"].format(kind), name)
         if node.retry_policy or graph.retry_policy:
@@ -381,11 +382,6 @@ def _limits(graph: Any, node: Any) -> Iterator[tuple[str, float]]:
     ):
         if limit is not None:
             yield what, float(limit)
-
-
-def _covers(middleware: Any, tool: str) -> bool:
-    applies = getattr(middleware, "_should_retry_tool", None)
-    return applies is not None and bool(applies(tool))
 
 
 def _around(wrapper: object) -> Iterator[object]:
