@@ -12,10 +12,10 @@ from safewrite.core.canonical import Uncanonical, canonical
 from safewrite.core.intent import target_text
 from safewrite.core.replacing import replace
 from safewrite.errors import ReadFailed
-from safewrite.shell import reads
+from safewrite.shell import read_drivers
 from safewrite.shell.job import new_call
 from safewrite.shell.pressure import pressure_of
-from safewrite.shell.reading import Reading
+from safewrite.shell.reads import Reading
 from safewrite.tool import ALL_ARGUMENTS, Tool
 from safewrite.verdicts import NotFetched, Partial
 from safewrite.wrap import dressed
@@ -125,7 +125,7 @@ def _made(
 ) -> Any:
     """Return a function of the tool's colour."""
     # It runs with the globals of the tool's module: what it needs, it closes over.
-    failed, drive, adrive = ReadFailed, reads.drive, reads.adrive
+    failed, drive, adrive = ReadFailed, read_drivers.drive, read_drivers.adrive
     if of.tool.is_async:
 
         async def acall(*args: Any, **kwargs: Any) -> Any:

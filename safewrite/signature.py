@@ -105,18 +105,22 @@ def converter(hint: Any, kind: Any) -> Callable[[Any], Any]:
         return as_it_is
 
 
-def without_input(error: ValueError) -> ValueError:
-    """Return an error of a converter without the value that it is about; of another kind than pydantic's as it is."""
+def without_input(error: Exception, name: str) -> ValueError:
+    """Return what pydantic raises about the parameter `name`, telling of `error` no more than which kinds it is.
+
+    Words and place are left out with the value: a validator's message quotes what it got, a mapping's place is a key.
+    """
     from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
-    if not isinstance(error, ValidationError):
-        return error
+    title, kinds = name, [type(error).__name__]
+    if isinstance(error, ValidationError):
+        title, kinds = error.title, [line["type"] for line in error.errors()]
     custom = typing.cast("Callable[[str, str], PydanticCustomError]", PydanticCustomError)  # any text will do
     lines: list[InitErrorDetails] = [
-        {"type": custom(line["type"], line["msg"]), "loc": line["loc"], "input": MARK}
-        for line in error.errors(include_input=False, include_url=False)
+        {"type": custom(kind, "It does not fit, and is not shown: it is a secret"), "input": MARK}
+        for kind in kinds
     ]
-    return ValidationError.from_exception_data(error.title, lines, hide_input=True)
+    return ValidationError.from_exception_data(title, lines, hide_input=True)
 
 
 def value_hint(hint: Any) -> Any:

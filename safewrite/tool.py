@@ -19,13 +19,7 @@ from safewrite.dependency import Dependency
 from safewrite.durations import Duration
 from safewrite.errors import ConfigurationError, MissingTarget
 from safewrite.shell.reply import Reading
-from safewrite.signature import (
-    call_by_name,
-    converter,
-    resolved,
-    value_hint,
-    without_input,
-)
+from safewrite.signature import call_by_name, converter, resolved, value_hint, without_input
 
 if typing.TYPE_CHECKING:
     from safewrite.ledger.codec import Codec
@@ -220,12 +214,19 @@ class Tool:
         adapter = self._adapters.get(name)
         if adapter is None:
             adapter = self._adapters[name] = converter(hint, self.signature.parameters[name].kind)
+        note = f"In a call of `{self.name}`, for `{name}`. Nothing was sent."
         try:
             return adapter(value)
-        except ValueError as error:  # pydantic's names the type alone
-            told = without_input(error) if name in self.secret() else error
-            told.add_note(f"In a call of `{self.name}`, for `{name}`. Nothing was sent.")
-        raise told
+        except Exception as error:
+            if name not in self.secret():
+                error.add_note(note)  # pydantic's names the type, not the parameter
+                raise
+            told = without_input(error, name)
+        told.add_note(note)
+        try:
+            raise told  # outside the handler: it must not bring the other one along
+        finally:
+            del told  # with its traceback it would hold itself, and the value
 
     def body(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """Return a call of the function that passes each argument as its parameter wants it."""

@@ -25,6 +25,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.runtime import get_runtime
 
 from safewrite import context, errors
+from safewrite.adapters._around import around, covers, limits
 from safewrite.deadline import Deadline
 from safewrite.durations import Duration, seconds
 from safewrite.errors import ConfigurationError, SafeWriteError
@@ -348,15 +349,14 @@ def _of_graph(
 
 
 def _of_node(graph: Any, node: Any, tools: ToolNode, sw: SafeWrite) -> Iterator[Finding]:
-    around = [*_around(tools._wrap_tool_call), *_around(tools._awrap_tool_call)]
-    ours = [one for one in around if isinstance(one, SafeWriteMiddleware)]
+    wrapping = [*around(tools._wrap_tool_call), *around(tools._awrap_tool_call)]
+    ours = [one for one in wrapping if isinstance(one, SafeWriteMiddleware)]
     for name, tool in ((n, _guarded(t)) for n, t in tools.tools_by_name.items()):
         if tool is None:
             continue
         if not ours:
             yield Finding("not_bound", _RULES["not_bound"], name)
-        retries = (x for x in around if getattr(x, "max_retries", 0))
-        again = {type(x).__name__ for x in retries if getattr(x, "_should_retry_tool", lambda _: False)(name)}
+        again = {type(x).__name__ for x in wrapping if getattr(x, "max_retries", 0) and covers(x, name)}
         for kind in sorted(again):
             yield Finding("retry_middleware", _RULES["retry_middleware"].format(kind), name)
         if node.retry_policy or graph.retry_policy:
@@ -368,33 +368,6 @@ def _of_node(graph: Any, node: Any, tools: ToolNode, sw: SafeWrite) -> Iterator[
         )
         needs = min(own, sw.settings.operation_timeout) + sw.settings.grace
         beat = min((x.heartbeat for x in ours if x.heartbeat is not None), default=float("inf"))
-        for what, limit in _limits(graph, node):
+        for what, limit in limits(graph, node):
             if limit < needs and not (what == "`idle_timeout`" and beat < limit):
                 yield Finding("short_timeout", _RULES["short_timeout"].format(what, limit, needs), name)
-
-
-def _limits(graph: Any, node: Any) -> Iterator[tuple[str, float]]:
-    policy = getattr(node, "timeout", None)
-    for what, limit in (
-        ("`step_timeout`", graph.step_timeout),
-        ("`run_timeout`", getattr(policy, "run_timeout", None)),
-        ("`idle_timeout`", getattr(policy, "idle_timeout", None)),
-    ):
-        if limit is not None:
-            yield what, float(limit)
-
-
-def _around(wrapper: object) -> Iterator[object]:
-    """Yield the middleware behind a composed wrapper: the owners of the methods that it closes over."""
-    waiting, seen = [wrapper], set[int]()
-    while waiting:
-        one = waiting.pop()
-        if not callable(one) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        owner = getattr(one, "__self__", None)
-        if owner is not None:
-            yield owner
-            continue
-        waiting.append(getattr(one, "__wrapped__", None))
-        waiting += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]

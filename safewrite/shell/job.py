@@ -15,17 +15,7 @@ from safewrite.attempt import Attempt
 from safewrite.core import machine
 from safewrite.core.commands import Answer, AnswerKind, Command, Nothing, Run
 from safewrite.core.deadline import attempt_limit, reserve_of
-from safewrite.core.events import (
-    Asked,
-    Call,
-    Claimed,
-    Event,
-    Fact,
-    Gone,
-    Moment,
-    OutcomeState,
-    Promises,
-)
+from safewrite.core.events import Asked, Call, Claimed, Event, Fact, Gone, Moment, OutcomeState, Promises
 from safewrite.core.fold import fold
 from safewrite.core.replacing import replace
 from safewrite.core.state import State
