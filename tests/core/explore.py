@@ -118,7 +118,7 @@ def main() -> None:
     if given.mutants:
         from tests.core.mutants import MUTANTS, hunt
 
-        hunts = ((m.belief, hunt(m, most)) for m in MUTANTS if given.only in m.belief)
+        hunts = ((m.belief, m.sounds, hunt(m, most)) for m in MUTANTS if given.only in m.belief)
         sys.exit(_show_mutants(hunts))
     worlds = (*chosen(), *combinations(), *pairs())
     sys.exit(_show(explore(s, most) for s in worlds if given.only in s.name))
@@ -139,10 +139,13 @@ def _show(explored: Iterable[Explored]) -> int:
     return 1 if broken else 0
 
 
-def _show_mutants(hunts: Iterable[tuple[str, Explored]]) -> int:
+def _show_mutants(hunts: Iterable[tuple[str, str, Explored]]) -> int:
     alive = 0
-    for belief, found in hunts:
-        caught = f"{len(found.trace):2} moves" if found.broken else "NOT CAUGHT"
-        print(f"{caught}  {belief} ({found.setting.name}: {found.broken})", flush=True)
-        alive += not found.broken
+    for belief, sounds, found in hunts:
+        caught = bool(found.broken) and sounds in found.broken
+        told = f"{len(found.trace):2} moves" if caught else "NOT CAUGHT"
+        print(f"{told}  {belief} ({found.setting.name}: {found.broken or 'nothing broke'})", flush=True)
+        if found.broken and not caught:
+            print(f"            the check that must find it says: {sounds}", flush=True)
+        alive += not caught
     return 1 if alive else 0
