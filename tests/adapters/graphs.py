@@ -8,6 +8,7 @@ invokes it in a process of its own, which the tests kill: what it finds in FOLDE
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -184,6 +185,7 @@ class Bench:
 
     def go(self, make: Callable[[Any], Any], what: Any = ASK, config: Any = THREAD, **how: Any) -> Any:
         """Invoke a graph in this bench's colour, over the checkpoints of the folder; or return what `look` finds."""
+        gc.collect()  # a coroutine cut off inside the checkpointer keeps its cursor, and so its lock, until then
         look = how.pop("look", None)
         where = str(self.folder / "checkpoints.db")
 
