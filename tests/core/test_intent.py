@@ -39,6 +39,7 @@ from safewrite.core.intent import (
     differing,
     fingerprint,
     fingerprint_digest,
+    indexable,
     intent_key,
     target_text,
     turn_text,
@@ -490,6 +491,15 @@ def test_long_targets_are_stored_short_and_told_apart() -> None:
     assert target_text("x" * 510) == f'"{"x" * 510}"'
     assert len(target_text("x" * 511)) == MAX_TARGET_TEXT
     assert target_text("x" * 511) != target_text("x" * 512)
+
+
+def test_whatever_an_object_is_called_an_index_holds_it() -> None:
+    """Its id is text as it came, which may be no Unicode; long ones are told apart by their digest."""
+    one, other = (indexable("\ud800" + "x" * 600 + end) for end in "ab")
+    assert MAX_TARGET_TEXT == len(one) == len(other)
+    assert one != other
+    assert one.startswith("\ud800xxx")
+    assert indexable("\ud800") == "\ud800"
 
 
 def test_targets_are_named_in_refusals() -> None:
